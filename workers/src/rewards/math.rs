@@ -93,8 +93,14 @@ fn letters(text: &str) -> String {
     if apart {
         return words.join(" ");
     }
-    plain.retain(|c| !c.is_whitespace() && !matches!(c, '$' | '{' | '}' | '.' | '"' | '(' | ')' | '~'));
-    plain
+    // The point of 1.5 is no full stop.
+    let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+    let kept = |(at, c): (usize, char)| {
+        let (before, after) = (plain[..at].chars().next_back(), plain[at + c.len_utf8()..].chars().next());
+        let is_point = c == '.' && is_digit(before) && is_digit(after);
+        is_point || !(c.is_whitespace() || matches!(c, '$' | '{' | '}' | '.' | '"' | '(' | ')' | '~'))
+    };
+    plain.char_indices().filter(|one| kept(*one)).map(|(_, c)| c).collect()
 }
 
 /// Whether the final answer in a whole text is `right`.

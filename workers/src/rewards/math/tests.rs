@@ -143,6 +143,7 @@ fn what_looks_alike_is_not_the_same() {
         ("\\sqrt{2}", "\\frac{99}{70}"),
         ("3 hours 20 minutes", "3 hours 45 minutes"),
         ("3 hours", "3 hours 20 minutes"),
+        ("1.5 hours and 2 minutes", "15 hours and 2 minutes"),
         (r"3\text{ hours }20\text{ minutes}", r"3\text{ hours }45\text{ minutes}"),
         ("5 feet 3 inches", "5 feet 11 inches"),
         ("12 March 2020", "12 June 1999"),
