@@ -106,18 +106,21 @@ impl EnvStep {
             return Err(EnvError::NoRows(spec.path.clone()).into());
         };
         let rows = datasets.of(run, spec).await?;
-        let declared = match &step.action {
-            EnvAction::Reset => self.servers.declared(&spec.tools).await?,
-            EnvAction::Step { .. } => Vec::new(),
-        };
+        let act = |tools: &[Value]| Dataset { spec, rows: &rows, codec, tools }.act(step);
+        if let EnvAction::Step { .. } = &step.action
+            && let Acted::Done(done) = act(&[])?
+        {
+            return Ok(*done);
+        }
+        // A turn that calls tools is read again with their schemas: some forms write values without
+        // types.
+        let declared = self.servers.declared(&spec.tools).await?;
         let tools = objects(&declared);
-        let turn = match (Dataset { spec, rows: &rows, codec, tools: &tools }).act(step)? {
+        let turn = match act(&tools)? {
             Acted::Done(done) => return Ok(*done),
             Acted::Calls(turn) => turn,
         };
-        let declared = self.servers.declared(&spec.tools).await?;
         let called = turn.call(&declared, Duration::from_millis(spec.tool_ms)).await?;
-        let tools = objects(&declared);
         Ok(Dataset { spec, rows: &rows, codec, tools: &tools }.show(step, turn, &called)?)
     }
 
@@ -179,3 +182,6 @@ impl Executor for EnvStep {
         done.map(|done| (OutcomeBody::EnvStep(done), Cost::default())).into()
     }
 }
+
+#[cfg(test)]
+mod tests;

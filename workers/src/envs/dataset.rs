@@ -27,8 +27,8 @@ pub(crate) struct Dataset<'a> {
     pub(crate) rows: &'a Rows,
     /// The model's.
     pub(crate) codec: Option<&'a Codec>,
-    /// The tools that the policy is told of, as objects of the chat template; empty without any, and
-    /// where nothing is told.
+    /// The tools that the policy is told of, as objects of the chat template. Without them whether a
+    /// turn calls any can be told, and not what types its arguments have.
     pub(crate) tools: &'a [Value],
 }
 

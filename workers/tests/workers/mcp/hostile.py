@@ -10,7 +10,8 @@ import signal
 import sys
 
 FAULT = sys.argv[1] if len(sys.argv) > 1 else ""
-TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
+ARGUMENTS = {"text": {"type": "string"}, "times": {"type": "integer"}}
+TEXT = {"type": "object", "properties": ARGUMENTS, "required": ["text"], "additionalProperties": False}
 NAMES = ["echo", "hang", "stop", "die", "garbage", "big", "huge", "fail", "refuse", "ask", "seen", "environment", "grow", "../up"]
 state = {"names": list(NAMES), "cancelled": [], "answers": [], "waits": None}
 
@@ -46,7 +47,7 @@ def call(id, name, arguments):
         case "echo" | "../up":
             if FAULT == "mortal":
                 os.kill(os.getpid(), signal.SIGKILL)
-            text(id, arguments.get("text", ""))
+            text(id, arguments.get("text", "") * arguments.get("times", 1))
         case "hang":
             pass
         case "stop":
