@@ -39,6 +39,10 @@ def serve(seconds: float | None = None) -> None:
     # Whatever prints must not come between: the standard output is the way to the worker.
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # A child that reads its input must find none of the requests there. What os.dup gives, no child inherits.
+    source, nothing = os.dup(sys.stdin.fileno()), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
     # A crash in native code says where, in the worker's log.
     faulthandler.enable()
     environments, rewards = sorted(_ask.environments), sorted(_ask.rewards)
@@ -47,7 +51,7 @@ def serve(seconds: float | None = None) -> None:
     seconds = float(os.environ.get("MILLRACE_STEP_SECONDS", 100)) if seconds is None else seconds
     signal.signal(signal.SIGALRM, _alarm)
     try:
-        _loop(sys.stdin.fileno(), out, seconds)
+        _loop(source, out, seconds)
     except KeyboardInterrupt:
         pass
 

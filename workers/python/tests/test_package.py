@@ -262,6 +262,27 @@ class Package(unittest.TestCase):
         self.assertEqual(lines, [{"millrace": 1, "environments": [], "rewards": ["loud"], "batch": 64}, {"score": 1.0}])
         self.assertIn("aloud", ran.stderr)
 
+    def test_a_child_that_reads_its_input_gets_none_of_the_requests(self):
+        program = (
+            "import millrace, subprocess, sys\n"
+            "@millrace.reward('runs')\n"
+            "def runs(rollout):\n"
+            "    child = [sys.executable, '-c', 'import sys; print(len(sys.stdin.read()))']\n"
+            "    return float(subprocess.run(child, capture_output=True, check=True, timeout=60).stdout)\n"
+            "millrace.serve()\n"
+        )
+        question = {"ask": "score", "reward": "runs", "settings": {}, "turns": [], "success": True, "conversation": []}
+        environ = {**os.environ, "PYTHONPATH": os.path.join(HERE, "..")}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, "-c", program], env=environ, text=True, **pipes) as copy:
+            copy.stdout.readline()
+            # The input stays open, as a worker's does: a child that waits for its end would wait for ever.
+            for _ in range(2):
+                copy.stdin.write(json.dumps(question) + "\n")
+                copy.stdin.flush()
+                self.assertEqual(json.loads(copy.stdout.readline()), {"score": 0.0})
+            copy.stdin.close()
+
 
 if __name__ == "__main__":
     unittest.main()
