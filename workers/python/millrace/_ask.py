@@ -6,15 +6,15 @@ import hashlib
 import inspect
 import math
 import re
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from ._kept import Kept, close, closed_on_failure
+
 # Names become parts of subjects on the queue.
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
-# Episodes whose environment is kept, so that the next step need not play the earlier ones again.
-KEPT = 1024
+# Of one kind of environment: how many are kept at hand, and for how many seconds.
+KEEP, IDLE_S = 1024, 300.0
 
 rewards: dict[str, Callable[..., float]] = {}
 environments: dict[str, "Episodes"] = {}
@@ -81,13 +81,15 @@ def reward(name: str):
     return register
 
 
-def environment(name: str, *, threads: bool = False, id: str | None = None):
+def environment(name: str, *, threads: bool = False, id: str | None = None, keep: int = KEEP, idle_s: float = IDLE_S):
     """Makes a class an environment, in the way of gymnasium and GEM: created with the run file's settings.
 
     reset(seed) or reset(seed, split), with split "train" or "held_out", returns the first text, or (text, info).
     step(said) returns (text, reward, done), (text, reward, done, info), or gymnasium's five values. info may hold
-    "success" (default: done with a reward above 0) and "valid" (default: true). close() is called at an episode's end,
-    where there is one.
+    "success" (default: done with a reward above 0) and "valid" (default: true). close() is called, where there is one, at
+    an episode's end and after any exception. Nobody says that an episode was cut short or dropped: its environment is
+    closed when nobody asked for it for `idle_s` seconds, when more than `keep` wait for their next step, or when another
+    one cannot begin. With keep=0 each step is of an environment of its own, closed at its end.
 
     What follows must follow from the seed and from what was said: any copy may be asked for the next step. It plays the
     earlier ones again, and refuses the step where they say another thing than before. A class with save(), which gives
@@ -97,7 +99,7 @@ def environment(name: str, *, threads: bool = False, id: str | None = None):
     """
 
     def register(kind):
-        environments[_free(name, environments, "environment")] = Episodes(kind, threads, id)
+        environments[_free(name, environments, "environment")] = Episodes(kind, threads, id, keep, idle_s)
         return kind
 
     return register
@@ -118,11 +120,16 @@ class NotDeterministic(RuntimeError):
 class Episodes:
     """One kind of environment, and the episodes under way that are still at hand."""
 
-    def __init__(self, kind: Callable[..., Any], threads: bool = False, id: str | None = None):
+    def __init__(
+        self,
+        kind: Callable[..., Any],
+        threads: bool = False,
+        id: str | None = None,
+        keep: int = KEEP,
+        idle_s: float = IDLE_S,
+    ):
         self.kind, self.threads, self.id = kind, threads, id
-        # Several of one key where rollouts of a group have said the same so far.
-        self.kept: OrderedDict[tuple, list] = OrderedDict()
-        self.count, self.lock = 0, threading.Lock()
+        self.kept = Kept(keep, idle_s)
         self.saves = hasattr(kind, "save") and hasattr(kind, "load")
         self.splits = "split" in inspect.signature(kind.reset).parameters
 
@@ -133,10 +140,11 @@ class Episodes:
 
     def step(self, settings: dict, state: dict, words: str) -> dict:
         # Taken out: a step changes it, and the same step may be asked for again.
-        env = self._take(_key(settings, state))
+        env = self.kept.take(_key(settings, state))
         if env is None:
             env = self._again(settings, state)
-        told = _told(env.step(words))
+        with closed_on_failure(env):
+            told = _told(env.step(words))
         if told["done"]:
             close(env)
             return told
@@ -146,59 +154,60 @@ class Episodes:
         return told
 
     def _begin(self, settings: dict, split: str, seed: int) -> tuple[Any, str]:
-        env = self.kind(**settings)
-        first = env.reset(seed=seed, split=split) if self.splits else env.reset(seed=seed)
-        words = text(first[0] if isinstance(first, tuple) else first)
-        if not words:
-            raise ValueError(f"seed={seed}: reset says nothing, and a rollout begins with a text")
+        given = {"seed": seed, "split": split} if self.splits else {"seed": seed}
+        env, first = self._made(settings, lambda env: env.reset(**given))
+        with closed_on_failure(env):
+            words = text(first[0] if isinstance(first, tuple) else first)
+            if not words:
+                raise ValueError(f"seed={seed}: reset says nothing, and a rollout begins with a text")
         return env, words
+
+    def _made(self, settings: dict, begin: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """A new environment, and what `begin` gives. Where that is refused, one that is kept may hold the last session."""
+        try:
+            return self._try(settings, begin)
+        except Exception as error:
+            # Who gave no answer in time would take as long again.
+            if isinstance(error, TimeoutError) or not self.kept.close_oldest(repr(settings)):
+                raise
+        return self._try(settings, begin)
+
+    def _try(self, settings: dict, begin: Callable[[Any], Any]) -> tuple[Any, Any]:
+        env = self.kind(**settings)
+        with closed_on_failure(env):
+            return env, begin(env)
 
     def _again(self, settings: dict, state: dict) -> Any:
         """The environment in this state, made of what the task carries alone."""
         if "saved" in state:
-            env = self.kind(**settings)
-            env.load(state["saved"])
-            return env
+            return self._made(settings, lambda env: env.load(state["saved"]))[0]
         env, text = self._begin(settings, state["split"], state["seed"])
-        seen = state.get("seen", [])
-        at = _as_before("", "", text, seen, 0)
-        for turn, words in enumerate(state["said"], 1):
-            at = _as_before(at, words, _content(_told(env.step(words))), seen, turn)
+        with closed_on_failure(env):
+            seen = state.get("seen", [])
+            at = _as_before("", "", text, seen, 0)
+            for turn, words in enumerate(state["said"], 1):
+                at = _as_before(at, words, _content(_told(env.step(words))), seen, turn)
         return env
 
     def _keep(self, settings: dict, state: dict, env: Any) -> dict:
-        saved = env.save() if self.saves else None
+        with closed_on_failure(env):
+            saved = env.save() if self.saves else None
         if saved is not None:
             # Enough by itself; the digest tells it from others at hand.
             state = {**state, "said": [], "seen": state["seen"][-1:], "saved": saved}
-        with self.lock:
-            self.kept.setdefault(_key(settings, state), []).append(env)
-            self.count += 1
-            old = self._pop(next(iter(self.kept))) if self.count > KEPT else None
-        close(old)
+        self.kept.put(_key(settings, state), env)
         return state
 
-    def _take(self, key: tuple) -> Any:
-        with self.lock:
-            return self._pop(key) if key in self.kept else None
 
-    def _pop(self, key: tuple) -> Any:
-        envs = self.kept[key]
-        env = envs.pop()
-        self.count -= 1
-        if not envs:
-            del self.kept[key]
-        return env
+def close_idle() -> float | None:
+    """Closes what nobody asked for in a while; the seconds until more may be due, None where nothing is kept."""
+    rests = [episodes.kept.close_idle() for episodes in environments.values()]
+    return min((rest for rest in rests if rest is not None), default=None)
 
 
 def _key(settings: dict, state: dict) -> tuple:
     said = () if "seen" in state else tuple(state["said"])
     return repr(settings), state.get("split"), state.get("seed"), state.get("seen", [""])[-1], said
-
-
-def close(env: Any) -> None:
-    if hasattr(env, "close"):
-        env.close()
 
 
 def _content(told: dict) -> str:

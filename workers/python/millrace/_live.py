@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from . import _ask
+from ._kept import close, closed_on_failure
 
 # Bytes of an observation, and of info as JSON.
 TEXT_BYTES, INFO_BYTES = 512 * 1024, 256 * 1024
@@ -34,9 +35,10 @@ class Live:
             self._drop()
             self.env = self.episodes.kind(**self.settings)
         env, self.env, self.is_fresh = self.env, None, False
-        first = env.reset(seed=seed, split="train") if self.episodes.splits else env.reset(seed=seed)
-        text, info = first if isinstance(first, tuple) else (first, {})
-        told = {"observation": _text(text), "info": _info(info)}
+        with closed_on_failure(env):
+            first = env.reset(seed=seed, split="train") if self.episodes.splits else env.reset(seed=seed)
+            text, info = first if isinstance(first, tuple) else (first, {})
+            told = {"observation": _text(text), "info": _info(info)}
         self.env = env
         return told
 
@@ -45,9 +47,10 @@ class Live:
         if self.env is None or self.is_fresh:
             raise RuntimeError("no episode is under way: reset it first")
         env, self.env = self.env, None
-        text, reward, terminated, truncated, info = _ask.five(env.step(said))
-        told = {"observation": _text(text), "reward": reward, "terminated": terminated, "truncated": truncated}
-        told["info"] = _info(info)
+        with closed_on_failure(env):
+            text, reward, terminated, truncated, info = _ask.five(env.step(said))
+            told = {"observation": _text(text), "reward": reward, "terminated": terminated, "truncated": truncated}
+            told["info"] = _info(info)
         self.env = env
         if terminated or truncated:
             self._drop()
@@ -56,7 +59,7 @@ class Live:
     def _drop(self) -> None:
         env, self.env = self.env, None
         if env is not None:
-            _ask.close(env)
+            close(env)
 
 
 def resolve(env_id: str) -> tuple[_ask.Episodes, dict]:

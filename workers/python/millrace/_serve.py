@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -59,7 +60,7 @@ def serve(seconds: float | None = None) -> None:
 def _loop(source: int, out: int, seconds: float) -> None:
     threads = ThreadPoolExecutor(BATCH, thread_name_prefix="millrace")
     rest = b""
-    while chunk := os.read(source, CHUNK):
+    while chunk := _read(source):
         *lines, rest = (rest + chunk).split(b"\n")
         due: deque = deque()
         told = time.monotonic()
@@ -74,6 +75,15 @@ def _loop(source: int, out: int, seconds: float) -> None:
                 due[0].result()
             _write(out, _ready(due))
     threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(source: int) -> bytes:
+    """What has arrived; empty when the worker has gone. Meanwhile environments that nobody asks for are closed."""
+    # Once in any case: there may be no pause between requests.
+    rest = _ask.close_idle()
+    while not select.select([source], [], [], rest)[0]:
+        rest = _ask.close_idle()
+    return os.read(source, CHUNK)
 
 
 def _ready(due: deque) -> list[str]:

@@ -44,7 +44,8 @@ class Package(unittest.TestCase):
         wrong = answer(step(first, "0, I think"))
         self.assertFalse(wrong["step"]["done"])
         # Another copy has nothing but what the task carries.
-        _ask.environments["larger"].kept.clear()
+        while _ask.environments["larger"].kept.close_oldest(repr({"largest": 50})):
+            pass
         self.assertEqual(wrong, answer(step(first, "0, I think")))
         right = str(max(int(n) for n in first["step"]["text"].replace("?", " ").replace(",", " ").split() if n.isdigit()))
         told = answer(step(wrong, right))["step"]
@@ -183,11 +184,11 @@ class Package(unittest.TestCase):
         episodes = _ask.Episodes(Made)
         states = [episodes.reset({}, "train", 1)["state"] for _ in range(8)]
         states = [episodes.step({}, state, "same")["state"] for state in states]
-        self.assertEqual((len(made), episodes.count), (8, 8))
+        self.assertEqual((len(made), len(episodes.kept)), (8, 8))
         # No more are kept than there is room for, and the others are closed.
-        for seed in range(_ask.KEPT + 50):
+        for seed in range(_ask.KEEP + 50):
             episodes.reset({}, "train", seed)
-        self.assertEqual((len(made), episodes.count), (_ask.KEPT, _ask.KEPT))
+        self.assertEqual((len(made), len(episodes.kept)), (_ask.KEEP, _ask.KEEP))
 
     def test_a_fault_is_a_failure_with_its_words(self):
         faults = {

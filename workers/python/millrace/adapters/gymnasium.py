@@ -42,11 +42,13 @@ class Gymnasium:
         words = ", ".join(self.names) or f"a number from {self.first} to {self.first + self.count - 1}"
         self.ask = ask or f"Answer with one of: {words}." if self.names else ask or f"Answer with {words}."
         self.seed = self.turn = 0
+        self.is_whole = False
 
     def reset(self, seed, split):
         self.seed = seed_of(seed, split)
         draw_from(self.seed, 0)
         observation, info = self.env.reset(seed=self.seed)
+        self.is_whole = True
         return f"{self._say(observation)}\n{self.ask}", info
 
     def step(self, said):
@@ -55,12 +57,18 @@ class Gymnasium:
             return f"That is no action. {self.ask}", 0.0, False, {"valid": False}
         self.turn += 1
         draw_from(self.seed, self.turn)
+        self.is_whole = False
         observation, reward, terminated, truncated, info = self.env.step(action)
+        self.is_whole = True
         success = bool(terminated and not isinstance(reward, str) and reward > 0)
         return self._say(observation), reward, terminated, truncated, {**info, "success": success, "valid": True}
 
     def close(self):
-        _free[self.key].append(self.env)
+        # One that failed is no fresh start for another episode.
+        if self.is_whole:
+            _free[self.key].append(self.env)
+        else:
+            self.env.close()
 
     def save(self):
         """None for what is played again."""
@@ -84,6 +92,7 @@ class Gymnasium:
             if "_elapsed_steps" in vars(layer):
                 layer._elapsed_steps = self.turn
             layer = layer.env
+        self.is_whole = True
 
     def _action(self, said):
         if self.names:

@@ -5,6 +5,7 @@ State: seed and actions, played again in a new session; a live session is kept w
 """
 
 import asyncio
+import concurrent.futures
 import json
 import threading
 
@@ -13,8 +14,8 @@ from openenv.core import GenericEnvClient
 from .. import Retry, environment
 from ._seeds import seed_of
 
-# Seconds: for one answer of the server, and until a server that is away is asked again.
-ANSWER, AWAY = 100, 15
+# Seconds: for one answer of the server, for the end of a session, and until a server that is away is asked again.
+ANSWER, CLOSED, AWAY = 100, 5, 15
 _loop = asyncio.new_event_loop()
 threading.Thread(target=_loop.run_forever, daemon=True).start()
 
@@ -44,7 +45,9 @@ class OpenEnv:
     def close(self):
         client, self.client = self.client, None
         if client is not None:
-            asyncio.run_coroutine_threadsafe(_closed(client), _loop)
+            # Waited for: the next episode may need its session.
+            closed = asyncio.run_coroutine_threadsafe(_closed(client), _loop)
+            concurrent.futures.wait([closed], timeout=CLOSED)
 
     async def _ask(self, what, *values, **named):
         return await getattr(self.client, what)(*values, **named)

@@ -110,7 +110,7 @@ class Verifiers:
         with _lock:
             if key not in _servers:
                 _servers[key] = Server(taskset, env or {}, address, tasks)
-        self.server = _servers[key]
+        self.server, self.run = _servers[key], None
 
     def reset(self, seed, split):
         held_out = max(1, len(self.server.tasks) // 10)
@@ -128,7 +128,8 @@ class Verifiers:
         return "", reward, True, {"success": reward >= 1.0}
 
     def close(self):
-        self.server.loop.call_soon_threadsafe(self.run.cancel)
+        if self.run is not None:
+            self.server.loop.call_soon_threadsafe(self.run.cancel)
 
     def _ended(self):
         """The reward of the episode, whose failure is no reward."""
