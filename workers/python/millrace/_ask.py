@@ -192,11 +192,24 @@ class Episodes:
     def _keep(self, settings: dict, state: dict, env: Any) -> dict:
         with closed_on_failure(env):
             saved = env.save() if self.saves else None
+            _fits(saved, "save()")
         if saved is not None:
             # Enough by itself; the digest tells it from others at hand.
             state = {**state, "said": [], "seen": state["seen"][-1:], "saved": saved}
         self.kept.put(_key(settings, state), env)
         return state
+
+
+def _fits(saved: Any, name: str) -> None:
+    """Refuses whole numbers that are not the same after their way through the worker."""
+    if isinstance(saved, int) and not -(1 << 63) <= saved < 1 << 63:
+        raise ValueError(f"{name}={saved} is beyond 63 bits, which a task cannot carry: let save() write it as text")
+    if isinstance(saved, dict):
+        for key, inner in saved.items():
+            _fits(inner, f"{name}[{key!r}]")
+    elif isinstance(saved, (list, tuple)):
+        for at, inner in enumerate(saved):
+            _fits(inner, f"{name}[{at}]")
 
 
 def close_idle() -> float | None:

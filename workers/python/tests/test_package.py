@@ -87,6 +87,41 @@ class Package(unittest.TestCase):
             with self.assertRaisesRegex(AssertionError, words):
                 millrace.check(kind)
 
+    def test_a_state_that_json_changes_is_found(self):
+        class Saves:
+            saved = None
+
+            def reset(self, seed):
+                self.at = type(self).saved
+                return f"start {seed}"
+
+            def step(self, said):
+                return type(self).says(self.at), 0.0, False
+
+            def save(self):
+                return self.at
+
+            def load(self, saved):
+                self.at = saved
+
+        kinds = {
+            "keys": ({1: "one"}, lambda at: at[1], r"KeyError\(1\); what save\(\) gives, {1: 'one'}, is {'1': 'one'}"),
+            "tuple": ((1, 2), lambda at: "pair" if at == (1, 2) else "list", r"says another .* \(1, 2\), is \[1, 2\] as JSON"),
+            "fine": ({"one": [1, None, 0.1, -(1 << 63)]}, lambda at: str(at["one"]), None),
+        }
+        for name, (saved, says, words) in kinds.items():
+            kind = type(name, (Saves,), {"saved": saved, "says": staticmethod(says)})
+            if words is None:
+                millrace.check(kind)
+                continue
+            with self.assertRaisesRegex(AssertionError, words):
+                millrace.check(kind)
+        # In a run as in a check: serde reads it as a number with a point.
+        for far in [1 << 63, -(1 << 63) - 1, 1 << 127]:
+            kind = type("Far", (Saves,), {"saved": {"generator": [{"state": far}]}})
+            with self.assertRaisesRegex(ValueError, rf"save\(\)\['generator'\]\[0\]\['state'\]={far} is beyond 63 bits"):
+                _ask.Episodes(kind).reset({}, "train", 1)
+
     def test_a_reward_that_is_none_is_no_reward(self):
         self.assertEqual(score("brevity", {"words": 4}), {"score": 1.0})
         self.assertEqual(score("brevity", {"words": 0}), {"score": 0.0})
