@@ -4,6 +4,7 @@
 //! own tasks. Copies of the program are stateless, so any of them may get any request, and one that
 //! dies is replaced (`program/copies.rs`).
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use millrace_schemas::{PoolName, Stage};
@@ -16,6 +17,7 @@ mod line;
 mod copies;
 
 use copies::Copies;
+use line::RequestLine;
 pub use line::{Answer, EnvAnswer, Offer, ProgramRequest, Refusal};
 use process::Process;
 
@@ -29,6 +31,8 @@ const MAX_BATCH: usize = 1024;
 #[derive(Debug)]
 pub struct Program {
     offer: Offer,
+    /// Requests so far.
+    asked: AtomicU64,
     copies: Copies,
 }
 
@@ -75,7 +79,7 @@ impl Program {
     pub async fn start(command: &str, copies: usize) -> Result<Self, ProgramError> {
         let (first, offer) = begin(command).await?;
         let copies = Copies::new(command, first, copies.max(1), offer.batch.clamp(1, MAX_BATCH));
-        Ok(Self { offer, copies })
+        Ok(Self { offer, asked: AtomicU64::default(), copies })
     }
 
     /// The pools of a stage that it answers for.
@@ -93,9 +97,11 @@ impl Program {
     /// # Errors
     /// The copy died or sent no valid answer; another replaces it.
     pub async fn ask(&self, request: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
-        let mut line = serde_json::to_vec(request).expect("a request has only what JSON can express");
+        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        let line = RequestLine { request: number, body: request };
+        let mut line = serde_json::to_vec(&line).expect("a request has only what JSON can express");
         line.push(b'\n');
-        self.copies.ask(line).await
+        self.copies.ask(number, line).await
     }
 }
 
@@ -106,3 +112,6 @@ async fn begin(command: &str) -> Result<(Process, Offer), ProgramError> {
     let offer = timeout(HELLO, copy.hello()).await.map_err(silent)??;
     Ok((copy, offer))
 }
+
+#[cfg(test)]
+mod tests;

@@ -120,7 +120,8 @@ def _within(question: dict, seconds: float) -> str:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except Hung:
         traceback.print_exc()
-        return _encode({"refused": {"reason": f"no answer within {seconds:g} s; it hung here:\n{_where(-5)}"}})
+        reason = f"no answer within {seconds:g} s; it hung here:\n{_where(-5)}"
+        return _line(question, {"refused": {"reason": reason}})
 
 
 def _where(limit: int) -> str:
@@ -130,13 +131,18 @@ def _where(limit: int) -> str:
 def answer(question: dict) -> str:
     """The answer to one question, as a line; what goes wrong is an answer too."""
     try:
-        return _encode(_answer(question))
+        return _line(question, _answer(question))
     except _ask.Retry as again:
-        return _encode({"refused": {"reason": str(again), "retry_after_s": again.after_s}})
+        return _line(question, {"refused": {"reason": str(again), "retry_after_s": again.after_s}})
     # The caller's code may raise anything, and may call exit().
     except (Exception, SystemExit):
         traceback.print_exc()
-        return _encode({"refused": {"reason": _where(-3)}})
+        return _line(question, {"refused": {"reason": _where(-3)}})
+
+
+def _line(question: dict, told: dict) -> str:
+    """The answer with the number of its request, by which it is never taken for another's."""
+    return _encode({**told, "request": question["request"]} if "request" in question else told)
 
 
 def _answer(question: dict) -> dict:

@@ -140,6 +140,10 @@ class Package(unittest.TestCase):
         self.assertEqual(answer({**question, "conversation": conversation}), {"score": 0.0})
         self.assertEqual(seen, [""])
 
+    def test_an_answer_has_its_requests_number(self):
+        self.assertEqual(answer(reset(request=7)), {**answer(reset()), "request": 7})
+        self.assertEqual(answer(reset(request=8, environment="none"))["request"], 8)
+
     def test_retry_is_asked_again(self):
         @millrace.reward("busy")
         def busy(rollout):

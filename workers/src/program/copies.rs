@@ -30,6 +30,7 @@ const ABANDONED: Duration = Duration::from_secs(1);
 /// A request that waits.
 #[derive(Debug)]
 struct Waiting {
+    number: u64,
     line: Vec<u8>,
     /// It was in a batch that brought no answer: it goes by itself, to be known if it is the cause.
     alone: bool,
@@ -82,9 +83,9 @@ impl Copies {
 
     /// Waits for the answer to one request. Dropping the future withdraws the request; a copy that is
     /// at it and does not end soon is killed.
-    pub(super) async fn ask(&self, line: Vec<u8>) -> Result<Answer, ProgramError> {
+    pub(super) async fn ask(&self, number: u64, line: Vec<u8>) -> Result<Answer, ProgramError> {
         let (answer, answered) = oneshot::channel();
-        self.shared.state().waiting.push_back(Waiting { line, alone: false, answer });
+        self.shared.state().waiting.push_back(Waiting { number, line, alone: false, answer });
         self.shared.arrived.notify_one();
         let mut answered = std::pin::pin!(answered);
         loop {
@@ -132,8 +133,11 @@ impl CopiesInner {
         let mut size = 1;
         while let Some(batch) = self.take(size).await {
             // It may have died while it was idle, which is no fault of these requests.
-            let alive = process.take().and_then(|mut copy| copy.is_alive().then_some(copy));
-            let copy = match alive {
+            let usable = match process.take() {
+                Some(copy) => self.usable(copy).await,
+                None => None,
+            };
+            let copy = match usable {
                 Some(copy) => Ok(copy),
                 None => begin(&self.command).await.map(|(copy, _)| copy),
             };
@@ -147,6 +151,20 @@ impl CopiesInner {
                 Err(error) => batch.into_iter().for_each(|waiting| waiting.end(Err(error.clone()))),
             }
         }
+    }
+
+    /// The copy, if it lives and has said nothing unasked: that would be taken for the answer to the
+    /// next request, and each answer after it for that of another.
+    async fn usable(&self, mut copy: Process) -> Option<Process> {
+        if !copy.is_alive() {
+            return None;
+        }
+        if let Some(line) = copy.unasked().await {
+            let command = &self.command;
+            tracing::warn!(command, line, "a copy said more than one line to a request; another replaces it");
+            return None;
+        }
+        Some(copy)
     }
 
     /// Requests of the next batch at most: as many as a copy answers in a short time.
@@ -194,7 +212,7 @@ impl CopiesInner {
         while let Some(mut waiting) = batch.pop_front() {
             let answer = tokio::select! {
                 biased;
-                answer = answers.next(&mut writing) => answer,
+                answer = answers.next(waiting.number, &mut writing) => answer,
                 () = self.patience(is_single, &mut waiting) => Err(ProgramError::Died),
             };
             let is_usable = answer.is_ok();

@@ -1,8 +1,9 @@
 //! The protocol between worker and program: one line of JSON per message. First the program sends
 //! its offer: `{"millrace": 1, "environments": ["riddles"], "rewards": ["brevity"], "batch": 64}`.
 //! Then the worker sends requests, up to `batch` lines before it waits for their answers, and the
-//! program answers each with a line, in their order. Without `batch` it sends one at a time. The
-//! service of sandboxes asks besides for `live_make`, `live_reset` and `live_step`, which no worker does.
+//! program answers each with one line, in their order. Without `batch` it sends one at a time. A request
+//! has its number as `request`; an answer that repeats it is never taken for another's. The service of
+//! sandboxes asks besides for `live_make`, `live_reset` and `live_step`, which no worker does.
 
 use std::time::Duration;
 
@@ -30,6 +31,15 @@ pub struct Offer {
     /// Requests that it may be sent before it answers the first of them.
     #[serde(default = "one")]
     pub batch: usize,
+}
+
+/// A request as it is sent.
+#[derive(Debug, Serialize)]
+pub(super) struct RequestLine<'a> {
+    /// Its number in this worker.
+    pub(super) request: u64,
+    #[serde(flatten)]
+    pub(super) body: &'a ProgramRequest<'a>,
 }
 
 /// A request to the program.
@@ -77,9 +87,34 @@ pub enum ProgramRequest<'a> {
     },
 }
 
+/// An answer as it is read.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AnswerLine {
+    /// The number of the request that it answers, where the program says it.
+    request: Option<u64>,
+    step: Option<EnvAnswer>,
+    score: Option<f64>,
+    refused: Option<Refusal>,
+}
+
+impl AnswerLine {
+    /// The answer to the request of this number.
+    pub(super) fn to(self, number: u64) -> Result<Answer, String> {
+        if let Some(other) = self.request.filter(|request| *request != number) {
+            return Err(format!("request={other}, and the next to be answered is request={number}"));
+        }
+        match (self.step, self.score, self.refused) {
+            (Some(step), None, None) => Ok(Answer::Step(step)),
+            (None, Some(score), None) => Ok(Answer::Score(score)),
+            (None, None, Some(refusal)) => Ok(Answer::Refused(refusal)),
+            _ => Err("it has to be one of step, score and refused".to_owned()),
+        }
+    }
+}
+
 /// An answer of the program.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// To a reset or a step.
     Step(EnvAnswer),

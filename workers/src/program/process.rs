@@ -1,14 +1,16 @@
 //! One running copy of a program.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use futures::future::FusedFuture;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use super::ProgramError;
-use super::line::{Answer, Offer};
+use super::line::{Answer, AnswerLine, Offer};
 use crate::process_group::ProcessGroup;
 
 /// The version of the protocol that this worker speaks.
@@ -49,6 +51,22 @@ impl Process {
         Ok(offer)
     }
 
+    /// The beginning of what it has said and nobody asked for.
+    pub(super) async fn unasked(&mut self) -> Option<String> {
+        if self.output.buffer().is_empty() && !self.is_readable() {
+            return None;
+        }
+        let said = self.output.fill_buf().await.ok().filter(|said| !said.is_empty())?;
+        Some(shown(said.split(|byte| *byte == b'\n').next().unwrap_or_default()))
+    }
+
+    /// Whether there is output, by the system: the runtime may not have heard of it yet.
+    fn is_readable(&self) -> bool {
+        let mut output = [PollFd::new(self.output.get_ref().as_fd(), PollFlags::POLLIN)];
+        let polled = poll(&mut output, PollTimeout::ZERO);
+        polled.is_ok() && output[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
+    }
+
     /// Writes `lines`, requests of one line each, while their answers are read: a program may answer
     /// the first before it reads the last, and neither pipe is endless.
     pub(super) fn exchange(&mut self, lines: Vec<u8>) -> (impl Future<Output = io::Result<()>>, Answers<'_>) {
@@ -67,16 +85,21 @@ pub(super) struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// The next one. Drives `writing` meanwhile, which ends early where the process reads no more.
+    /// The next one, to the request of this number. Drives `writing` meanwhile, which ends early where
+    /// the process reads no more.
     pub(super) async fn next(
         &mut self,
+        number: u64,
         writing: &mut (impl FusedFuture<Output = io::Result<()>> + Unpin),
     ) -> Result<Answer, ProgramError> {
         let mut reading = std::pin::pin!(read(self.output));
         loop {
             tokio::select! {
                 biased;
-                answer = &mut reading => return Ok(answer?.0),
+                answer = &mut reading => {
+                    let (answer, line): (AnswerLine, String) = answer?;
+                    return answer.to(number).map_err(|reason| ProgramError::Unreadable { line, reason });
+                }
                 written = &mut *writing, if !writing.is_terminated() => written.map_err(|_| ProgramError::Died)?,
             }
         }
@@ -90,9 +113,13 @@ async fn read<T: DeserializeOwned>(output: &mut BufReader<ChildStdout>) -> Resul
     if read.is_err() || line.last() != Some(&b'\n') {
         return Err(ProgramError::Died);
     }
-    let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).trim_end().to_owned();
     match serde_json::from_slice(&line) {
-        Ok(message) => Ok((message, shown)),
-        Err(error) => Err(ProgramError::Unreadable { line: shown, reason: error.to_string() }),
+        Ok(message) => Ok((message, shown(&line))),
+        Err(error) => Err(ProgramError::Unreadable { line: shown(&line), reason: error.to_string() }),
     }
+}
+
+/// The beginning of a line.
+fn shown(line: &[u8]) -> String {
+    String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).trim_end().to_owned()
 }
