@@ -20,9 +20,9 @@ pub struct AgentSpec {
     /// becomes the row's prompt. It starts in a folder of its own that holds the task's files.
     /// `[A]`, 1 or more.
     pub command: Vec<String>,
-    /// The program that scores the folder once the agent has ended, and its arguments. The last line
-    /// of its output is the score if it is a number from 0 to 1; else exit code 0 is 1, and any other
-    /// is 0. `[A]`, 1 or more.
+    /// The program that scores the folder once the agent has ended, and its arguments. With any exit
+    /// code but 0 the score is 0. With 0 the last line of its output is the score if it is a number
+    /// from 0 to 1, else 1. `[A]`, 1 or more.
     pub reward: Vec<String>,
     /// The tasks, one on each row: the prompt, and `files` and `reward_files`, both from relative path
     /// to text.

@@ -37,11 +37,12 @@ pub(crate) async fn run(place: &dyn Place, program: Program, limit: Duration) ->
     Ok(of(&ended?))
 }
 
-/// The last line is the score if it is a number from 0 to 1; else the exit code decides.
+/// A program that fails scores 0, whatever it prints: the agent's own code may print in its process.
+/// Of one that ends with exit code 0 the last line is the score if it is a number from 0 to 1, else 1.
 fn of(ended: &Ended) -> Score {
     let last = ended.output.trim_end().lines().last().unwrap_or_default().trim();
     let number = last.parse::<f64>().ok().filter(|score| (0.0..=1.0).contains(score));
-    let value = number.unwrap_or(f64::from(u8::from(ended.code == Some(0))));
+    let value = if ended.code == Some(0) { number.unwrap_or(1.0) } else { 0.0 };
     Score { value, reason: format!("{ended}, last line {last:?}") }
 }
 
@@ -49,16 +50,26 @@ fn of(ended: &Ended) -> Score {
 mod tests {
     use super::*;
 
+    fn score(code: Option<i32>, output: &str) -> f64 {
+        of(&Ended { code, output: output.to_owned() }).value
+    }
+
     #[test]
-    fn the_last_line_or_the_exit_code_is_the_score() {
-        let score = |code: Option<i32>, output: &str| of(&Ended { code, output: output.to_owned() }).value;
-        assert_eq!(score(Some(1), "noise\n0.25\n\n"), 0.25);
+    fn the_last_line_of_a_program_that_succeeds_is_the_score() {
+        assert_eq!(score(Some(0), "noise\n0.25\n\n"), 0.25);
         assert_eq!(score(Some(0), "all fine"), 1.0);
         assert_eq!(score(Some(0), "0"), 0.0);
-        assert_eq!(score(Some(2), "1 failed"), 0.0);
-        assert_eq!(score(None, ""), 0.0);
         for no_score in ["1.5", "-1", "NaN", "inf"] {
-            assert_eq!(score(Some(3), no_score), 0.0, "{no_score}");
+            assert_eq!(score(Some(0), no_score), 1.0, "{no_score}");
+        }
+    }
+
+    #[test]
+    fn a_failed_reward_program_scores_zero_whatever_it_prints() {
+        for code in [Some(1), Some(2), Some(255), None] {
+            for printed in ["", "1 failed", "1 failed\n1.0", "noise\n0.25\n\n", "1"] {
+                assert_eq!(score(code, printed), 0.0, "{code:?} {printed:?}");
+            }
         }
     }
 }
