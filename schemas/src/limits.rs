@@ -54,8 +54,8 @@ pub const RETRY_ELSEWHERE_MS: u64 = 5_000;
 pub const RETRY_AWAY_MS: u64 = 15_000;
 /// Milliseconds between two heartbeats until a worker knows its pools' visibility timeout.
 pub const HEARTBEAT_MS: u64 = 10_000;
-/// Milliseconds that one try of a task of this stage may take. Beyond it the try is given up, and
-/// the task is redelivered: heartbeats alone do not keep it.
+/// Milliseconds that one try of a task of this stage may take, without what it waits for a slot of its
+/// worker. Beyond it the try is given up, and the task is redelivered: heartbeats alone do not keep it.
 #[must_use]
 pub const fn attempt_ms(stage: Stage) -> u64 {
     match stage {

@@ -9,13 +9,15 @@
 //! The modules are private. Stages use four names: they implement [`Executor`], classify what goes
 //! wrong into a [`Failure`], report their [`Cost`], and read policies from the [`PolicyTable`]. What
 //! a failure means for the queue is a [`Verdict`]. A stage with a thread of its own also uses
-//! `panic_message`. The other names are for the program that starts a
+//! `panic_message`, and one that waits for a slot of this worker says so by [`wait_for_slot`] or a
+//! [`SlotWait`]. The other names are for the program that starts a
 //! [`Worker`].
 
 mod executor;
 mod failure;
 mod worker;
 mod run_loop;
+mod attempt;
 mod settlement;
 mod traced;
 mod panics;
@@ -28,6 +30,9 @@ mod membership;
 mod time_division;
 mod counters;
 
+#[cfg(test)]
+pub(crate) use attempt::within;
+pub(crate) use attempt::{SlotWait, wait_for_slot};
 pub use drain::{Departure, on_signal};
 pub use executor::{Cost, Executor, Verdict};
 pub use failure::{Failure, Retry};

@@ -12,4 +12,4 @@ pub mod egress;
 mod memory;
 
 pub use job::{End, File, Job, Limits, Line, Protection, Ran, Run};
-pub use run::{Sandbox, SandboxError};
+pub use run::{Sandbox, SandboxError, SandboxSlot};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::groups::Group;
@@ -47,6 +47,48 @@ pub struct Sandbox {
     slots: Semaphore,
 }
 
+/// One of the jobs at once.
+#[derive(Debug)]
+pub struct SandboxSlot<'a> {
+    sandbox: &'a Sandbox,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl SandboxSlot<'_> {
+    /// Does a job. After each run `go_on` says whether the next is still of use. Dropping the future
+    /// kills everything in the sandbox.
+    ///
+    /// # Errors
+    /// There was no sandbox, which says nothing of the program. Whatever the program does is a
+    /// result.
+    ///
+    /// # Panics
+    /// Never: a job holds only what JSON can express.
+    pub async fn run(
+        self,
+        job: &Job,
+        go_on: impl FnMut(usize, &Ran) -> bool,
+    ) -> Result<Results, SandboxError> {
+        self.run_within(job, Duration::MAX, go_on).await
+    }
+
+    /// The same, in `within` for all runs together: the run that is at it then is killed, and those after it do not begin.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    ///
+    /// # Panics
+    /// Never, as [`Self::run`].
+    pub async fn run_within(
+        self,
+        job: &Job,
+        within: Duration,
+        go_on: impl FnMut(usize, &Ran) -> bool,
+    ) -> Result<Results, SandboxError> {
+        self.sandbox.run_all(job, within, go_on).await
+    }
+}
+
 /// What came of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Results {
@@ -69,38 +111,33 @@ impl Sandbox {
         &self.program
     }
 
-    /// Does a job. After each run `go_on` says whether the next is still of use. Waits until there
-    /// is room. Dropping the future kills everything in the sandbox.
-    ///
-    /// # Errors
-    /// There was no sandbox, which says nothing of the program. Whatever the program does is a
-    /// result.
+    /// Waits until one job less than the most is done.
     ///
     /// # Panics
-    /// Never: a job holds only what JSON can express.
+    /// Never.
+    pub async fn slot(&self) -> SandboxSlot<'_> {
+        let permit = self.slots.acquire().await.expect("nobody closes the semaphore");
+        SandboxSlot { sandbox: self, _permit: permit }
+    }
+
+    /// Does a job once there is a slot. See [`SandboxSlot::run`].
+    ///
+    /// # Errors
+    /// There was no sandbox.
     pub async fn run(
         &self,
         job: &Job,
         go_on: impl FnMut(usize, &Ran) -> bool,
     ) -> Result<Results, SandboxError> {
-        self.run_within(job, Duration::MAX, go_on).await
+        self.slot().await.run(job, go_on).await
     }
 
-    /// The same, in `within` for all runs together, once there is room: the run that is at it then is
-    /// killed, and those after it do not begin.
-    ///
-    /// # Errors
-    /// As [`Self::run`].
-    ///
-    /// # Panics
-    /// Never, as [`Self::run`].
-    pub async fn run_within(
+    async fn run_all(
         &self,
         job: &Job,
         within: Duration,
         mut go_on: impl FnMut(usize, &Ran) -> bool,
     ) -> Result<Results, SandboxError> {
-        let _room = self.slots.acquire().await.expect("nobody closes the semaphore");
         let began = Instant::now();
         let mut results = Results { runs: Vec::new(), lacks: Vec::new() };
         for (at, run) in job.runs.iter().enumerate() {

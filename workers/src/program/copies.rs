@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::line::Answer;
 use super::process::Process;
 use super::{ProgramError, begin};
+use crate::runtime::SlotWait;
 
 /// A batch that is answered within this time may grow.
 const FAST: Duration = Duration::from_millis(50);
@@ -34,6 +35,8 @@ struct Waiting {
     line: Vec<u8>,
     /// It was in a batch that brought no answer: it goes by itself, to be known if it is the cause.
     alone: bool,
+    /// It waits until a copy is at it, behind others of its batch too: none of its attempt's time.
+    slot: SlotWait,
     answer: oneshot::Sender<Result<Answer, ProgramError>>,
 }
 
@@ -85,7 +88,13 @@ impl Copies {
     /// at it and does not end soon is killed.
     pub(super) async fn ask(&self, number: u64, line: Vec<u8>) -> Result<Answer, ProgramError> {
         let (answer, answered) = oneshot::channel();
-        self.shared.state().waiting.push_back(Waiting { number, line, alone: false, answer });
+        self.shared.state().waiting.push_back(Waiting {
+            number,
+            line,
+            alone: false,
+            slot: SlotWait::begin(),
+            answer,
+        });
         self.shared.arrived.notify_one();
         let mut answered = std::pin::pin!(answered);
         loop {
@@ -210,6 +219,7 @@ impl CopiesInner {
         let (writing, mut answers) = copy.exchange(lines);
         let mut writing = std::pin::pin!(writing.fuse());
         while let Some(mut waiting) = batch.pop_front() {
+            waiting.slot.end();
             let answer = tokio::select! {
                 biased;
                 answer = answers.next(waiting.number, &mut writing) => answer,
@@ -248,7 +258,8 @@ impl CopiesInner {
     /// Requests without an answer go to the front, each to be asked alone.
     fn give_back(&self, batch: VecDeque<Waiting>) {
         let mut state = self.state();
-        for waiting in batch.into_iter().rev() {
+        for mut waiting in batch.into_iter().rev() {
+            waiting.slot.begin_again();
             state.waiting.push_front(Waiting { alone: true, ..waiting });
             self.arrived.notify_one();
         }

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 use super::*;
+use crate::runtime::within;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,6 +71,27 @@ async fn a_program_that_answers_twice_is_replaced() {
     // One that says a line each time is kept.
     let (program, _folder) = start(r#"printf '{"score": %s}\n' $n"#).await;
     assert_eq!(score(&program).await, score(&program).await);
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_a_copy_uses_up_no_time() {
+    let (program, folder) = start(
+        r#"printf '\n' > ${said}$n; until [ -e $said ]; do sleep 0.01; done; printf '{"score": %s}\n' $n"#,
+    )
+    .await;
+    let limit = Duration::from_secs(1);
+    let first = within(Duration::from_secs(60), ask(&program));
+    let second = within(limit, ask(&program));
+    let mut both = std::pin::pin!(futures::future::join(first, second));
+    // The second waits for the only copy for longer than it may take itself.
+    assert!(timeout(limit * 3 / 2, &mut both).await.is_err());
+    std::fs::write(folder.path().join("said"), "").unwrap();
+    let (first, second) = timeout(PATIENCE, both).await.unwrap();
+    assert!(matches!(first, Some(Ok(Answer::Score(_)))), "{first:?}");
+    assert_eq!(first, second, "by the same copy");
+    // At a copy its time runs.
+    std::fs::remove_file(folder.path().join("said")).unwrap();
+    assert_eq!(within(Duration::from_millis(300), ask(&program)).await, None);
 }
 
 #[tokio::test]

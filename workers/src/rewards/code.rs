@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::tools::CodeTools;
 use super::{RewardError, answer, settings};
+use crate::runtime::wait_for_slot;
 
 /// Runs a test beside the answer's process where a test is code: see there.
 const DRIVER: &str = concat!(include_str!("code/data.py"), include_str!("code/driver.py"));
@@ -41,8 +42,8 @@ pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<Reward
         tests.iter().zip(&marks).map(|(test, mark)| input(test, mark, wanted(task))).collect();
     let job = job(program, (&tests, inputs), &settings, tools);
     let (mut passed, mut fault) = (0, String::new());
-    let results = tools
-        .sandbox()?
+    let slot = wait_for_slot(tools.sandbox()?.slot()).await;
+    let results = slot
         .run_within(&job, Duration::from_millis(settings.total_ms), |at, ran| {
             let cut_off = ran.end == End::Wall && ran.wall_ms < settings.wall_ms;
             let judged = if cut_off { Err(TOGETHER.to_owned()) } else { judge(&tests[at], &marks[at], ran) };

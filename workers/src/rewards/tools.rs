@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::RewardError;
 use crate::policy::openai::http::Http;
+use crate::runtime::wait_for_slot;
 
 /// The program that runs untrusted code.
 const SANDBOX: &str = "millrace-sandbox";
@@ -76,7 +77,7 @@ impl JudgeTools {
     /// Never.
     pub async fn ask(&self, to: &str, body: &Value, within: Duration) -> Result<Value, RewardError> {
         let server = self.server.as_ref().ok_or(RewardError::NoJudge)?;
-        let _turn = self.at_once.acquire().await.expect("nobody closes the semaphore");
+        let _turn = wait_for_slot(self.at_once.acquire()).await.expect("nobody closes the semaphore");
         Ok(server.ask(to, body, within).await?)
     }
 }
@@ -176,5 +177,47 @@ impl CodeTools {
     #[must_use]
     pub fn program(&self) -> Option<&Path> {
         self.sandbox.as_ref().map(Sandbox::program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_schemas::env_step::{Speaker, Utterance};
+    use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
+    use serde_json::json;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::rewards::score;
+    use crate::runtime::within;
+
+    const LIMIT: Duration = Duration::from_secs(120);
+
+    /// Scores where all slots are taken.
+    async fn waits(rule: RewardRule, settings: Value, tools: &Tools) {
+        let turns = vec![TurnResult { reward: 0.0, valid: true, tokens: 1 }];
+        let said = |speaker, text: &str| Utterance { speaker, text: text.to_owned() };
+        let task = RewardTask {
+            settings: serde_json::from_value(settings).expect("settings"),
+            conversation: vec![
+                said(Speaker::Environment, "Now?"),
+                said(Speaker::Policy, "```python\nprint(1)\n```"),
+            ],
+            ..RewardTask::new(rule, turns, false)
+        };
+        let scored = timeout(LIMIT * 100, within(LIMIT, score(&task, tools))).await;
+        assert!(scored.is_err(), "{rule:?} still waits, and its attempt is not over: {scored:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rewards_that_wait_for_a_slot_use_up_no_time() {
+        let code = CodeTools { sandbox: Some(Sandbox::at("/no/such/program", 1)), ..CodeTools::default() };
+        let server = Some(Http::new("http://127.0.0.1:1", None, SILENCE));
+        let tools = Tools { code, judge: JudgeTools { server, at_once: Semaphore::new(1) } };
+        let _sandbox = tools.code.sandbox().expect("there is one").slot().await;
+        let _judge = tools.judge.at_once.acquire().await.expect("nobody closes the semaphore");
+        waits(RewardRule::Code, json!({ "tests": [{ "stdin": "", "stdout": "1" }] }), &tools).await;
+        let judge = json!({ "model": "m", "template": "{answer}? Score:", "score_after": "Score:" });
+        waits(RewardRule::Judge, judge, &tools).await;
     }
 }

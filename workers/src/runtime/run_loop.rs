@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::attempt;
 use super::counters::Counters;
 use super::executor::{Executor, Verdict};
 use super::failure::{Failure, Retry};
@@ -290,7 +291,7 @@ impl PoolLoop {
                 Err(error) => Failure::soon(error).into(),
             }
         };
-        tokio::time::timeout(limit, execution).await.unwrap_or_else(|_| {
+        attempt::within(limit, execution).await.unwrap_or_else(|| {
             Failure::Retry(Retry::Restart, format!("no answer within {} s", limit.as_secs())).into()
         })
     }
