@@ -10,8 +10,10 @@ use crate::env_step::Split;
 
 mod row;
 mod rows;
+mod leak;
 mod tools;
 
+pub use leak::Leak;
 pub use row::{ANSWER, ChatMessage, ChatRole, Row, whole_number};
 pub use rows::{DatasetError, Rows};
 pub use tools::{ToolRef, ToolRefError, is_server_name};

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use millrace_queue::Objects;
 use millrace_schemas::RunSpec;
-use millrace_schemas::dataset::{DatasetSpec, Rows};
+use millrace_schemas::dataset::{DatasetSpec, Leak, Rows};
 use millrace_schemas::env_step::{AGENT, EnvironmentSpec};
 use millrace_schemas::submit::{ModelSpec, RunFileError};
 
-use super::term::say;
+use super::term::{remark, say};
 use super::worker;
 
 mod parquet;
@@ -25,12 +25,36 @@ pub(super) fn read(spec: &mut RunSpec, run_file: &Path) -> Result<Vec<Bytes>> {
     let datasets = spec.environments_mut().filter_map(EnvironmentSpec::dataset_mut);
     // A relative path starts at the run file's folder.
     let folder = run_file.parent().unwrap_or(Path::new(""));
-    let contents = datasets.map(|dataset| read_file(dataset, folder)).collect::<Result<Vec<_>>>()?;
+    let rows = datasets.map(|dataset| read_file(dataset, folder)).collect::<Result<Vec<_>>>()?;
     let refusals = spec.refusals();
-    if refusals.is_empty() { Ok(contents) } else { Err(RunFileError::Refused(refusals).into()) }
+    if !refusals.is_empty() {
+        return Err(RunFileError::Refused(refusals).into());
+    }
+    for leak in leaks(spec, &rows)? {
+        remark(leak);
+    }
+    Ok(rows.into_iter().map(Rows::into_bytes).collect())
 }
 
-fn read_file(dataset: &mut DatasetSpec, folder: &Path) -> Result<Bytes> {
+/// A line for each pair of domains of which one trains on prompts that the other holds out.
+fn leaks(spec: &RunSpec, rows: &[Rows]) -> Result<Vec<String>> {
+    let domains = spec.parts().filter_map(|domain| Some((domain.name?, domain.environment.dataset()?)));
+    let domains: Vec<_> = domains.zip(rows).collect();
+    let mut lines = Vec::new();
+    for ((trains, dataset), rows) in &domains {
+        for ((holds_out, other), other_rows) in domains.iter().filter(|((name, _), _)| name != trains) {
+            if let Some(leak) = Leak::find((rows, dataset), (other_rows, other))? {
+                lines.push(format!(
+                    "warning: what is evaluated is trained on: of domain {trains}, beside domain {holds_out}, {leak}; give both \
+                     the same file and held_out, or take these rows out"
+                ));
+            }
+        }
+    }
+    Ok(lines)
+}
+
+fn read_file(dataset: &mut DatasetSpec, folder: &Path) -> Result<Rows> {
     let path = folder.join(&dataset.path);
     let refused = || format!("rows path = {:?} is refused", dataset.path);
     let content = std::fs::read(&path)
@@ -52,7 +76,7 @@ fn read_file(dataset: &mut DatasetSpec, folder: &Path) -> Result<Bytes> {
         );
     }
     dataset.content = Some(found);
-    Ok(rows.into_bytes())
+    Ok(rows)
 }
 
 /// Stores the rows that [`read`] returned. Storing them twice is harmless.

@@ -124,3 +124,30 @@ fn each_line_is_one_row_of_one_split() {
     seen.sort_unstable();
     assert!(seen.into_iter().eq(1..=64));
 }
+
+#[test]
+fn a_prompt_that_is_held_out_in_one_domain_and_trained_in_another_is_found() {
+    let file = numbers(40);
+    let find = |(one, one_more): (&str, &str), (other, other_more): (&str, &str)| {
+        let [one_rows, other_rows] =
+            [(one, one_more), (other, other_more)].map(|(text, more)| read(text, more).unwrap());
+        Leak::find((&one_rows, &spec(one_more)), (&other_rows, &spec(other_more))).unwrap()
+    };
+    // One file with two shares: 15 of its 20 prompts are trained on here, 10 held out there.
+    let leak = find((&file, "held_out = 0.25"), (&file, "held_out = 0.5")).expect("a leak");
+    assert_eq!(leak.prompts, 5);
+    let line = |at: usize| file.lines().nth(at - 1).unwrap();
+    assert!(line(leak.trained_line).contains(&format!("\"prompt\": \"{}\"", leak.prompt)), "{leak}");
+    assert_eq!(leak.trained_line, leak.held_out_line);
+    assert!(leak.to_string().starts_with("prompts=5 are trained on and held out there, as \""), "{leak}");
+    // What is held out here is held out there too.
+    assert_eq!(find((&file, "held_out = 0.5"), (&file, "held_out = 0.25")), None);
+    assert_eq!(find((&file, ""), (&file, "")), None);
+    // Another file, with the same prompts under another name and as messages.
+    let other: String =
+        (15..60).map(|i| format!("{{\"ask\": [{{\"role\": \"user\", \"content\": \"{i}\"}}]}}\n")).collect();
+    let more = "prompt = \"ask\"\nanswer = \"\"\nheld_out = 0";
+    let leak = find((&other, more), (&file, "held_out = 0.95")).expect("a leak");
+    assert!((4..=5).contains(&leak.prompts) && leak.held_out_line > leak.trained_line, "{leak:?}");
+    assert_eq!(find((&file, "held_out = 0.95"), (&other, more)), None, "nothing is held out there");
+}

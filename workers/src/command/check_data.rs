@@ -13,7 +13,7 @@ use bytes::Bytes;
 use clap::Parser;
 use millrace_policy::directory::files::read_regular;
 use millrace_policy::text_codec::Codec;
-use millrace_schemas::dataset::{DatasetSpec, Rows};
+use millrace_schemas::dataset::{DatasetSpec, Leak, Rows};
 use millrace_schemas::file_name;
 use millrace_schemas::limits::MAX_COMPANION_BYTES;
 
@@ -34,6 +34,10 @@ pub(super) struct CheckData {
     /// The environment of the run file, as JSON, without its name
     #[arg(long)]
     spec: String,
+    /// Another dataset of the run, its environment as JSON and its rows as JSONL, which must hold out none
+    /// of the prompts that this one trains on, nor the other way round; one for each
+    #[arg(long, num_args = 2, value_names = ["SPEC", "FILE"])]
+    beside: Vec<String>,
     #[command(flatten)]
     mcp: McpArgs,
     /// The rows, as JSONL; `-` for standard input
@@ -58,7 +62,10 @@ impl CheckData {
             read_regular(&path, MAX_COMPANION_BYTES).ok().map(Bytes::from)
         };
         let codec = Codec::read(file)?;
-        let rows = Rows::read(self.content()?.into(), &spec)?;
+        let rows = Rows::read(content(&self.file)?.into(), &spec)?;
+        for leak in leaks((&rows, &spec), &self.beside)? {
+            println!("{leak}");
+        }
         let servers = self.mcp.start().await?;
         // Their declarations are in every prompt.
         let is_whole = servers.has_all(&spec.tools);
@@ -73,15 +80,59 @@ impl CheckData {
         );
         Ok(())
     }
+}
 
-    fn content(&self) -> anyhow::Result<Vec<u8>> {
-        let mut content = Vec::new();
-        let read = if self.file == Path::new("-") {
-            std::io::stdin().read_to_end(&mut content)
-        } else {
-            File::open(&self.file).and_then(|mut file| file.read_to_end(&mut content))
-        };
-        read.with_context(|| format!("failed to read path={}", self.file.display()))?;
-        Ok(content)
+fn content(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().read_to_end(&mut content)
+    } else {
+        File::open(path).and_then(|mut file| file.read_to_end(&mut content))
+    };
+    read.with_context(|| format!("failed to read path={}", path.display()))?;
+    Ok(content)
+}
+
+/// A line for each pair of datasets of which one trains on prompts that the other holds out. `others`
+/// are specification and file in turn.
+fn leaks(own: (&Rows, &DatasetSpec), others: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for other in others.chunks_exact(2) {
+        let path = &other[1];
+        let spec: DatasetSpec = serde_json::from_str(&other[0]).context("failed to read --beside")?;
+        let rows = Rows::read(content(Path::new(path))?.into(), &spec)?;
+        if let Some(leak) = Leak::find(own, (&rows, &spec))? {
+            lines.push(format!("beside {path}: {leak}"));
+        }
+        if let Some(leak) = Leak::find((&rows, &spec), own)? {
+            lines.push(format!("from {path}: {leak}"));
+        }
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_that_another_domain_holds_out_are_reported_by_count_and_example() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows.jsonl");
+        let rows: String = (0..40).map(|i| format!("{{\"prompt\": \"{i}\", \"answer\": {i}}}\n")).collect();
+        std::fs::write(&path, &rows).expect("a file");
+        let with = |held_out: f64| format!(r#"{{"path": "rows.jsonl", "held_out": {held_out}}}"#);
+        let spec: DatasetSpec = serde_json::from_str(&with(0.25)).expect("a specification");
+        let rows = Rows::read(rows.into(), &spec).expect("rows");
+        let path = path.display().to_string();
+        let found = |held_out| leaks((&rows, &spec), &[with(held_out), path.clone()]).expect("rows");
+        assert!(found(0.25).is_empty());
+        let [line] = &found(0.5)[..] else { panic!("{:?}", found(0.5)) };
+        assert!(
+            line.starts_with(&format!("beside {path}: prompts=10 are trained on and held out there, as \"")),
+            "{line}"
+        );
+        let [line] = &found(0.0)[..] else { panic!("{:?}", found(0.0)) };
+        assert!(line.starts_with(&format!("from {path}: prompts=10 are trained on")), "{line}");
     }
 }
