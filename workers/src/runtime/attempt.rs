@@ -91,17 +91,17 @@ pub(crate) async fn wait_for_slot<T>(slot: impl Future<Output = T>) -> T {
 pub(crate) async fn within<T>(limit: Duration, execution: impl Future<Output = T>) -> Option<T> {
     let now = Instant::now();
     let attempt = Attempt(watch::Sender::new(AttemptClock { end: now + limit, waits: 0, stands_since: now }));
-    let is_over = attempt.clone().is_over();
+    let expired = attempt.clone().expired();
     tokio::select! {
         biased;
         done = CURRENT.scope(attempt, execution) => Some(done),
-        () = is_over => None,
+        () = expired => None,
     }
 }
 
 impl Attempt {
     /// Waits for the end of its time, which each wait for a slot puts off.
-    async fn is_over(self) {
+    async fn expired(self) {
         let mut changes = self.0.subscribe();
         loop {
             let AttemptClock { end, waits, .. } = *changes.borrow_and_update();
