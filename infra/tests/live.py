@@ -112,10 +112,10 @@ class Fleet:
         self.processes.append(process)
         return process
 
-    def start_nats(self):
+    def start_nats(self, *options):
         """Starts nats-server, later ones at the port of the first."""
         ports = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
-        command = [program("nats-server"), "--jetstream", "--store_dir", self.folder / "streams", "--addr", "127.0.0.1",
+        command = [program("nats-server"), *options, "--jetstream", "--store_dir", self.folder / "streams", "--addr", "127.0.0.1",
                    "--port", str(self.port), "--ports_file_dir", ports]
         self.nats = self._start("nats-server", command)
         file = wait_for("nats-server has a port", lambda: next(ports.glob("*.ports"), None))
@@ -150,9 +150,9 @@ class Fleet:
         path.write_text(text)
         wait_for("the run is accepted", lambda: self.millrace("submit", str(path)))
 
-    def script(self, path, *arguments):
+    def script(self, path, *arguments, **variables):
         """Runs a script of infra/ as an operator would, with this fleet's server."""
         tools = os.pathsep.join([str(pathlib.Path(program("nats")).parent), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": tools, "NATS_URL": self.url}
+        environment = {**os.environ, "PATH": tools, "NATS_URL": self.url, **variables}
         return subprocess.run([ROOT / path, *map(str, arguments)], capture_output=True, text=True, env=environment,
                               timeout=120)

@@ -1,6 +1,8 @@
 """Backup and restore of the streams as infra/runbook.md describes them, on real processes."""
 
+import re
 import shutil
+import subprocess
 import unittest
 
 import live
@@ -50,6 +52,43 @@ class Restore(unittest.TestCase):
             done = fleet.script("infra/nats/restore.sh", fleet.folder / "backup")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.goes_on_and_balances(fleet, "older", 120)
+
+    def guard(self, fleet):
+        """Users and TLS on the fleet's server. Returns the environment of each user, by its name."""
+        made = fleet.folder / "auth"
+        if not made.exists():
+            subprocess.run([live.program("millrace"), "init-auth", "--dir", made, "--place", made, "--host", "127.0.0.1",
+                            "--combine", "env_step,reward"], check=True, capture_output=True)
+            for half in ("server.pem", "server.key"):
+                self.assertTrue((made / "tls" / half).exists())
+        fleet.nats.stop()
+        fleet.start_nats("--config", made / "nats-server.conf")
+        fleet.url = fleet.url.replace("nats://", "tls://")
+        ca = str(made / "tls/ca.pem")
+        return lambda user: {"MILLRACE_NATS_NKEY": str(made / f"keys/{user}.nk"), "MILLRACE_NATS_TLS_CA": ca,
+                             "NATS_NKEY": str(made / f"keys/{user}.nk"), "NATS_CA": ca}
+
+    def test_a_guarded_server_is_backed_up_and_restored_by_the_operator(self):
+        with live.Fleet() as fleet:
+            of = self.guard(fleet)
+            command = [live.program("millrace"), "coordinator", "--id", "coordinator-0", *fleet.where()]
+
+            def leads(process):
+                live.wait_for("it leads", lambda: re.search(r"^millrace_leader 1$", process.metrics(), re.M))
+                return process
+
+            coordinator = leads(fleet._start("coordinator", command, **of("coordinator")))
+            refused = fleet.script("infra/nats/backup.sh", fleet.folder / "refused", **of("coordinator"))
+            self.assertNotEqual(refused.returncode, 0, "the coordinator's key copies no streams")
+            done = fleet.script("infra/nats/backup.sh", fleet.folder / "backup", **of("operator"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            coordinator.stop()
+            fleet.nats.stop(live.signal.SIGKILL)
+            shutil.rmtree(fleet.folder / "streams")
+            of = self.guard(fleet)
+            done = fleet.script("infra/nats/restore.sh", fleet.folder / "backup", **of("operator"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            leads(fleet._start("coordinator", command, **of("coordinator")))
 
     def test_streams_that_exist_are_not_overwritten(self):
         with live.Fleet() as fleet:

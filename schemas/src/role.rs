@@ -17,6 +17,8 @@ use crate::subjects::{
 pub enum Role {
     /// The coordinator: decides, and creates streams, consumers and buckets.
     Coordinator,
+    /// A person who looks after the server: reads, copies and restores its streams.
+    Operator,
     /// Submits runs and reads their status.
     Submitter,
     /// Does the tasks of one stage.
@@ -45,8 +47,8 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// That of a user with all of `roles`: of each number the largest. The coordinator's is not
-    /// bounded: its key allows worse than a flood.
+    /// That of a user with all of `roles`: of each number the largest. The coordinator's and the
+    /// operator's are not bounded: their keys allow worse than a flood.
     #[must_use]
     pub fn of(roles: &[Role]) -> Option<Self> {
         let each: Option<Vec<Self>> = roles.iter().map(|role| role.allowance()).collect();
@@ -60,8 +62,9 @@ impl Allowance {
 
 impl Role {
     /// All roles, in the order of a task's life.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Coordinator,
+        Self::Operator,
         Self::Submitter,
         Self::Worker(Stage::Generate),
         Self::Worker(Stage::EnvStep),
@@ -75,15 +78,25 @@ impl Role {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Coordinator => "coordinator",
+            Self::Operator => "operator",
             Self::Submitter => "submitter",
             Self::Worker(stage) => stage.name(),
+        }
+    }
+
+    /// Whether its user is in the account of the streams themselves. All others have accounts of their own.
+    #[must_use]
+    pub const fn is_at_home(self) -> bool {
+        match self {
+            Self::Coordinator | Self::Operator => true,
+            Self::Submitter | Self::Worker(_) => false,
         }
     }
 
     /// What its user may hold; `None` for no bound.
     const fn allowance(self) -> Option<Allowance> {
         let (connections, subscriptions) = match self {
-            Self::Coordinator => return None,
+            Self::Coordinator | Self::Operator => return None,
             Self::Submitter => (MAX_SUBMITTER_CONNECTIONS, MAX_SUBMITTER_SUBSCRIPTIONS),
             Self::Worker(Stage::TrainShard | Stage::PublishWeights) => {
                 (MAX_MEMBER_CONNECTIONS, MAX_SUBSCRIPTIONS)
@@ -97,6 +110,7 @@ impl Role {
     fn rights(self) -> Rights {
         match self {
             Self::Coordinator => coordinator(),
+            Self::Operator => operator(),
             Self::Submitter => submitter(),
             Self::Worker(stage) => worker(stage),
         }
@@ -193,6 +207,16 @@ fn submitter() -> Rights {
     Rights {
         publish: vec![api(">"), "$SRV.>".to_owned()],
         subscribe: vec![NOTICE_ALL.to_owned()],
+        respond: false,
+    }
+}
+
+/// All that the `nats` command does with streams, their copies and its reports of workers. It may not say what
+/// another role says: nothing in the log, no key, no task.
+fn operator() -> Rights {
+    Rights {
+        publish: vec!["$JS.API.>".to_owned(), "$JS.SNAPSHOT.>".to_owned()],
+        subscribe: vec![NOTICE_ALL.to_owned(), "$JS.EVENT.ADVISORY.>".to_owned()],
         respond: false,
     }
 }

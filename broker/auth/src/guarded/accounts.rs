@@ -1,5 +1,5 @@
 //! Accounts of the guarded server. Streams, keys and the server's notices are in the account [`HOME`], where only the
-//! coordinator is. Each other user is in an account of its own and imports what it has a right to, and no more.
+//! coordinator and the operator are. Each other user is in an account of its own and imports what it has a right to, and no more.
 //!
 //! So no client's reply subject leads to a stream. The server sends a reply to any subject that the
 //! client names, without checking whether the client may publish there. But it sends the reply in
@@ -26,7 +26,7 @@ const ANSWERS_WITHIN: &str = "20s";
 /// The accounts as the server's configuration spells them.
 pub(super) fn render(users: &[User]) -> String {
     let (home, others): (Vec<&User>, Vec<&User>) =
-        users.iter().partition(|user| user.name == Role::Coordinator.name());
+        users.iter().partition(|user| is_at_home(user));
     let services: BTreeSet<&String> = others.iter().flat_map(|user| services(user)).collect();
     let streams: BTreeSet<&String> = others.iter().flat_map(|user| streams(user)).collect();
     let mut text = format!("  {HOME} {{\n    jetstream: enabled\n    exports: [\n");
@@ -49,6 +49,10 @@ pub(super) fn render(users: &[User]) -> String {
     text
 }
 
+fn is_at_home(user: &User) -> bool {
+    Role::ALL.into_iter().any(|role| role.is_at_home() && role.name() == user.name)
+}
+
 /// The subjects of a user for requests and messages.
 fn services(user: &User) -> impl Iterator<Item = &String> {
     user.rights.publish.iter().filter(|subject| !is_own(user, subject))
@@ -64,7 +68,7 @@ fn is_own(user: &User, subject: &str) -> bool {
     subject.strip_prefix(inbox_prefix(&user.name).as_str()).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The account of a user that is not the coordinator.
+/// The account of a user that is not at home.
 fn account(user: &User) -> String {
     let name = &user.name;
     let held = user.allowance.map_or_else(String::new, |of| {
@@ -94,7 +98,7 @@ fn account(user: &User) -> String {
 fn entry(user: &User) -> String {
     let rights = &user.rights;
     let renamed = rights.publish.iter().filter_map(|subject| imported_request(subject));
-    let renamed = if user.name == Role::Coordinator.name() { Vec::new() } else { renamed.collect() };
+    let renamed = if is_at_home(user) { Vec::new() } else { renamed.collect() };
     let publish: Vec<&String> = rights.publish.iter().chain(&renamed).collect();
     let subscribe: Vec<&String> = rights.subscribe.iter().collect();
     let mut text =
@@ -121,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_but_the_coordinator_is_where_the_streams_are() {
+    fn nobody_but_coordinator_and_operator_is_where_the_streams_are() {
         let user = |role: Role| User {
             name: role.name().to_owned(),
             public: "U".to_owned(),
@@ -130,11 +134,11 @@ mod tests {
         };
         let text = render(&Role::ALL.map(user));
         let (home, others) = text.split_once("  \"").unwrap();
-        assert!(home.contains("# coordinator") && home.matches("nkey:").count() == 1, "{home}");
+        assert!(home.contains("# coordinator") && home.matches("nkey:").count() == 2, "{home}");
         assert!(!home.contains("_INBOX_generate") && !others.contains("jetstream"), "{text}");
         let rewarder = text.split("  \"reward\" {").nth(1).unwrap();
         let asked = format!("{IMPORTED_API}.CONSUMER.INFO.{}.*", task_stream(Stage::Reward));
         assert!(rewarder.contains(&format!("to: \"{asked}\"")), "{rewarder}");
-        assert_eq!(others.matches("max_subscriptions").count(), Role::ALL.len() - 1, "{others}");
+        assert_eq!(others.matches("max_subscriptions").count(), Role::ALL.len() - 2, "{others}");
     }
 }

@@ -1,5 +1,6 @@
 //! Requests to the server's JetStream API that the client library does not put this plainly.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::jetstream::context::RequestErrorKind;
@@ -15,6 +16,10 @@ use super::connection::Connection;
 use super::report::StreamReport;
 use crate::port::{LogRange, QueueError};
 
+/// The field of the stream's metadata that has the log's id in hexadecimal digits: backups and restored copies keep it,
+/// and the segments of the log go by it.
+pub(super) const LOG_ID: &str = "millrace_log";
+
 /// No message has this position (any more).
 const NO_SUCH_MESSAGE: [u64; 2] = [10_043, 10_057];
 
@@ -28,7 +33,8 @@ struct Done {}
 
 #[derive(Debug, Deserialize)]
 struct StreamInfo {
-    /// When it was made, as the server writes it; restored copies keep it.
+    /// When it was made, as the server writes it. A copy that a single server restores keeps it; one that a cluster
+    /// restores is made at that moment.
     created: String,
     config: StreamConfig,
     state: StreamState,
@@ -41,6 +47,8 @@ struct StreamConfig {
     /// -1 is no bound.
     max_bytes: i64,
     num_replicas: u32,
+    #[serde(default)]
+    metadata: HashMap<String, String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -148,15 +156,21 @@ pub(super) async fn trim(connection: &Connection, stream: &str, before: u64) -> 
 /// Which stream it is, and the positions that it holds.
 pub(super) async fn stream_range(connection: &Connection, stream: &str) -> Result<LogRange, QueueError> {
     let StreamInfo { created, config, state, .. } = stream_info(connection, stream).await?;
-    let Sha([a, b, c, d, e, f, g, h, ..]) = Sha::of(created.as_bytes());
+    let id = config.metadata.get(LOG_ID).and_then(|id| u64::from_str_radix(id, 16).ok());
     let first = if state.messages == 0 { state.last_seq + 1 } else { state.first_seq };
     Ok(LogRange {
-        id: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        id: id.unwrap_or_else(|| id_of(&created)),
         first,
         last: state.last_seq,
         bytes: state.bytes,
         max_bytes: u64::try_from(config.max_bytes).ok(),
     })
+}
+
+/// The id of a log whose stream has none in its [`LOG_ID`].
+fn id_of(created: &str) -> u64 {
+    let Sha([a, b, c, d, e, f, g, h, ..]) = Sha::of(created.as_bytes());
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 pub(super) async fn stream_state(connection: &Connection, stream: &str) -> Result<StreamState, QueueError> {

@@ -17,6 +17,7 @@ use millrace_schemas::subjects::{
 use millrace_schemas::{PoolName, Stage, limits};
 use tokio::time::{Instant, sleep};
 
+use super::api::{LOG_ID, stream_range};
 use super::connection::{Connection, Storage};
 use super::violation::Violations;
 use crate::port::QueueError;
@@ -86,6 +87,7 @@ async fn ensure_once(connection: &Connection) -> Result<(), QueueError> {
     let settings = &connection.options.settings;
     let log = Config { duplicate_window: settings.dedup_window, ..kept(log, settings.max_log_bytes) };
     create_stream(connection, log).await?;
+    name_log(connection).await?;
     let dead = stream(connection, DEAD_STREAM.into(), DEAD_ALL.into());
     create_stream(connection, kept(dead, limits::MAX_DEAD_BYTES)).await?;
     let advisories = stream(connection, ADVISORY_STREAM.into(), ADVISORY_MAX_DELIVERIES.into());
@@ -198,6 +200,19 @@ async fn create_stream(connection: &Connection, config: Config) -> Result<(), Qu
         | CreateStreamErrorKind::InvalidStreamName
         | CreateStreamErrorKind::DomainAndExternalSet => Err(failed("make a stream", false, reason)),
     }
+}
+
+/// Writes the log's id into its stream, which a restored copy has too, where its time of creation may be another.
+async fn name_log(connection: &Connection) -> Result<(), QueueError> {
+    let fail = |reason: String| failed("name the log", true, format!("stream={LOG_STREAM}: {reason}"));
+    let stream = connection.context.get_stream(LOG_STREAM).await.map_err(|e| fail(e.to_string()))?;
+    let mut config = stream.cached_info().config.clone();
+    if config.metadata.contains_key(LOG_ID) {
+        return Ok(());
+    }
+    let id = stream_range(connection, LOG_STREAM).await?.id;
+    config.metadata.insert(LOG_ID.to_owned(), format!("{id:016x}"));
+    connection.context.update_stream(config).await.map(drop).map_err(|e| fail(e.to_string()))
 }
 
 /// Whether the server cannot set so many bytes aside.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use millrace_queue::port::{Expect, Message, Put, Written};
 use millrace_queue::testing::TestServer;
 use millrace_queue::{EventLog, JetStream, JetStreamOptions, KeyStore, TaskQueue};
-use millrace_schemas::subjects::COORDINATOR_BUCKET;
+use millrace_schemas::subjects::{COORDINATOR_BUCKET, LOG_STREAM};
 use millrace_schemas::{PoolName, Stage};
 use tokio::sync::mpsc;
 
@@ -148,4 +148,31 @@ async fn killed_under_load(mut server: TestServer) {
         while queue.put(vec![task(0)]).await.pop().expect("an answer").expect("stored") != Put::Queued {}
     });
     again.await.expect("the first task's place is free");
+}
+
+/// As a cluster restores a backup: the stream is made at that moment, with its old settings. What was trimmed goes by the
+/// log's id.
+#[tokio::test]
+async fn a_restored_log_keeps_its_id() {
+    let server = TestServer::start().await;
+    let queue = server.connect(JetStreamOptions::default()).await;
+    let id = queue.log_range().await.expect("known").id;
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream(LOG_STREAM).await.expect("the log");
+    let mut config = stream.cached_info().config.clone();
+    context.delete_stream(LOG_STREAM).await.expect("deleted");
+    context.create_stream(config.clone()).await.expect("restored");
+    let restored = server.connect(JetStreamOptions::default()).await;
+    assert_eq!(restored.log_range().await.expect("known").id, id);
+    // A log of earlier versions has no name yet. It gets the one by which its segments go.
+    config.metadata.clear();
+    context.delete_stream(LOG_STREAM).await.expect("deleted");
+    context.create_stream(config).await.expect("made");
+    let unnamed = restored.log_range().await.expect("known").id;
+    assert_ne!(unnamed, id, "another log, as far as anybody knows");
+    let named = server.connect(JetStreamOptions::default()).await;
+    assert_eq!(named.log_range().await.expect("known").id, unnamed);
+    let stream = context.get_stream(LOG_STREAM).await.expect("the log");
+    assert_eq!(stream.cached_info().config.metadata["millrace_log"], format!("{unnamed:016x}"));
 }

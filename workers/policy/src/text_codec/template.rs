@@ -54,7 +54,7 @@ impl Template {
             context! { role => message.speaker.role(), content => message.content }
         };
         let messages: Vec<Value> = messages.iter().map(message).collect();
-        self.compute(Value::from(messages), Value::from(()), open)
+        self.compute(&Value::from(messages), &Value::from(()), open)
     }
 
     /// The same with messages as objects, whatever their fields, and tools if there are any.
@@ -65,7 +65,7 @@ impl Template {
         open: bool,
     ) -> Result<String, TextError> {
         let tools = if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) };
-        self.compute(Value::from_serialize(messages), tools, open)
+        self.compute(&Value::from_serialize(messages), &tools, open)
     }
 
     /// Whether the template's own text has `text`.
@@ -74,7 +74,7 @@ impl Template {
     }
 
     /// What there is none of is none, not undefined, as in transformers: a template may ask for either.
-    fn compute(&self, messages: Value, tools: Value, open: bool) -> Result<String, TextError> {
+    fn compute(&self, messages: &Value, tools: &Value, open: bool) -> Result<String, TextError> {
         let context = context! { messages, tools, documents => (), add_generation_prompt => open };
         let template = self.environment.get_template(NAME).map_err(|e| fail(&e))?;
         template.render(context).map_err(|e| fail(&e))

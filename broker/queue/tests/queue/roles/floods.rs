@@ -12,7 +12,7 @@ use super::guarded::{Fleet, PATIENCE};
 
 /// The users that may be hostile.
 fn others() -> impl Iterator<Item = &'static str> {
-    Role::ALL.into_iter().filter(|role| *role != Role::Coordinator).map(Role::name)
+    Role::ALL.into_iter().filter(|role| !role.is_at_home()).map(Role::name)
 }
 
 async fn told(complaints: &mut UnboundedReceiver<String>, words: &str) {
