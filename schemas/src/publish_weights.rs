@@ -10,6 +10,10 @@ use crate::ids::RunId;
 use crate::train_shard::FileRef;
 use crate::version::PolicyVersion;
 
+/// The last words about a commit whose file is missing. The coordinator knows by them that the step
+/// must be made again.
+pub const FILE_IS_MISSING: &str = "is not in the object store";
+
 /// Commit one version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PublishWeightsTask {

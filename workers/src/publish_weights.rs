@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use millrace_queue::{Created, ObjectError, Objects};
 use millrace_schemas::blob::{Sha, paths};
-use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask};
+use millrace_schemas::publish_weights::{FILE_IS_MISSING, Manifest, PublishWeightsDone, PublishWeightsTask};
 use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{OutcomeBody, Task, TaskBody};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ enum PublishError {
     Object(#[from] ObjectError),
     #[error(transparent)]
     Weights(#[from] VersionError),
-    #[error("failed to commit {version}: its file {name} is not in the object store")]
+    #[error("failed to commit {version}: its file {name} {}", FILE_IS_MISSING)]
     MissingFile { version: millrace_schemas::PolicyVersion, name: String },
     #[error("failed to commit {version}: {reason}")]
     Refused { version: millrace_schemas::PolicyVersion, reason: String },

@@ -9,7 +9,7 @@ use millrace_schemas::limits::COLLECT_AGE_MS;
 
 use super::connect::ConnectionArgs;
 use super::term::{say, thousands};
-use millrace_coordinator::shell::collect::{ObjectCount, Survey, collect, damaged, retentions, survey};
+use millrace_coordinator::shell::collect::{Known, ObjectCount, Survey, collect, damaged, survey};
 use millrace_coordinator::shell::journal;
 
 const AGE: Duration = Duration::from_millis(COLLECT_AGE_MS);
@@ -44,8 +44,8 @@ enum ObjectsCommand {
 impl ObjectsArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let broker = connection.api().await?.with_objects(connection.open_objects()?);
-        let state = journal::restore(&broker).await.context("failed to load the newest snapshot")?;
-        let mut found = survey(&broker, &retentions(&state), AGE).await?;
+        let state = journal::current(&broker).await.context("failed to fold the log")?;
+        let mut found = survey(&broker, &Known::of(&state), AGE).await?;
         match self.command {
             ObjectsCommand::Check { content } => {
                 if content {

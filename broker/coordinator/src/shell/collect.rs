@@ -1,32 +1,34 @@
 //! Finds which objects in the object store are referred to, and removes old ones that are not.
 //!
-//! Roots are the snapshots' key, the manifests of versions and of segments, the log, the dead letters
-//! and the names of images (`collect/images.rs`). The minimal age protects objects that are written before anything refers to them, and
-//! the payloads of tasks, which are stored again when their task is requeued. All objects are
-//! listed before the roots are read. A reference that is added in between is therefore found at its
-//! root, and a blob that is stored again is rewritten, so that it no longer equals its listing.
+//! Roots are the snapshots' key, the manifests of versions (`collect/versions.rs`) and of segments, the
+//! log, the dead letters, the steps that are not committed (`collect/known.rs`) and the names of images
+//! (`collect/images.rs`).
+//!
+//! The minimal age protects objects that are written before anything refers to them, the files of a
+//! step that ends after the state was read, and the payloads of tasks, which are stored again when
+//! their task is requeued. All objects are listed before the other roots are read. A reference that is
+//! added in between is therefore found at its root, and a blob that is stored again is rewritten, so
+//! that it no longer equals its listing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use millrace_queue::{Broker, BrokerError, Listed, ObjectError};
+use millrace_schemas::BlobRef;
 use millrace_schemas::blob::paths::{self, ObjectKind};
 use millrace_schemas::limits::MAX_COLLECTED;
-use millrace_schemas::publish_weights::{Manifest, Retention};
-use millrace_schemas::train_shard::FileRef;
-use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 
-use crate::fold::state::State;
 use crate::shell::journal;
 
+pub use known::Known;
+
+mod known;
+mod versions;
 mod images;
 
 /// Concurrent reads of objects.
 const IN_FLIGHT: usize = 16;
-/// Retention assumed for a run whose run file is unknown: every retention keeps at least these
-/// versions' files.
-const SURE: Retention = Retention { newest: 2, every: 0, checkpoint_every: 1, anchor_every: 1 };
 
 /// Number and size of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub enum ObjectUse {
     Weights,
     /// A manifest of a segment of the log.
     Segment,
+    /// A batch or a file of a step that is not committed.
+    Step,
     /// Referred to by the log, its segments or dead letters: payloads, rows, parts of segments.
     Payload,
     /// The name of an image, or a manifest that one points to.
@@ -76,6 +80,7 @@ impl ObjectUse {
             Self::Batch => "batches",
             Self::Weights => "weights",
             Self::Segment => "segments",
+            Self::Step => "steps",
             Self::Payload => "payloads",
             Self::Image => "images",
             Self::Layer => "layers",
@@ -112,12 +117,6 @@ struct Reference {
 
 type References = BTreeMap<String, Reference>;
 
-/// How long runs keep the files of their versions.
-#[must_use]
-pub fn retentions(state: &State) -> BTreeMap<RunId, Retention> {
-    state.runs.iter().map(|(id, run)| (id.clone(), run.spec.weights)).collect()
-}
-
 /// Surveys every object. If something seems wrong, it surveys a second time and reports only what
 /// is wrong in both: objects may be removed by retention during the first. Objects without a
 /// reference that were not written for as long as `age`, by the store's clock, are removed by the
@@ -126,25 +125,17 @@ pub fn retentions(state: &State) -> BTreeMap<RunId, Retention> {
 /// # Errors
 /// The queue or the object store fails, or a segment cannot be read: its references are then
 /// unknown.
-pub async fn survey(
-    broker: &Broker,
-    retentions: &BTreeMap<RunId, Retention>,
-    age: Duration,
-) -> Result<Survey, BrokerError> {
-    let first = look(broker, retentions, age).await?;
+pub async fn survey(broker: &Broker, known: &Known, age: Duration) -> Result<Survey, BrokerError> {
+    let first = look(broker, known, age).await?;
     if first.wrong.is_empty() {
         return Ok(first);
     }
-    let mut second = look(broker, retentions, age).await?;
+    let mut second = look(broker, known, age).await?;
     second.wrong.retain(|wrong| first.wrong.contains(wrong));
     Ok(second)
 }
 
-async fn look(
-    broker: &Broker,
-    retentions: &BTreeMap<RunId, Retention>,
-    age: Duration,
-) -> Result<Survey, BrokerError> {
+async fn look(broker: &Broker, known: &Known, age: Duration) -> Result<Survey, BrokerError> {
     let objects = broker.objects();
     let now_ms = objects.now_ms().await?;
     let listed = objects.list_aged("").await?;
@@ -154,7 +145,8 @@ async fn look(
         let missed_by = Some("the key of the snapshots".to_owned());
         references.insert(snapshot.path, Reference { of: ObjectUse::Snapshot, blob: None, missed_by });
     }
-    versions(broker, &listed, retentions, &mut references, &mut survey.wrong).await?;
+    known.refer(&mut references);
+    versions::refer(broker, &listed, known, &mut references, &mut survey.wrong).await?;
     for claim in broker.claimed().await? {
         let path = paths::blob(&claim.run, &claim.blob.sha256);
         let missed_by = Some("the log, a segment of it or a dead letter".to_owned());
@@ -200,9 +192,16 @@ impl Survey {
         }
         match of {
             Some(of) => self.kept.entry(of).or_default().count(object.bytes),
-            // Objects that were written after the listing are never removed.
-            None if object.modified_ms < old_ms => self.unreferenced.push(object),
-            None => self.young.count(object.bytes),
+            None => self.sort_unreferenced(object, old_ms),
+        }
+    }
+
+    fn sort_unreferenced(&mut self, object: Listed, old_ms: u64) {
+        // Objects that were written after the listing are never removed.
+        if object.modified_ms < old_ms {
+            self.unreferenced.push(object);
+        } else {
+            self.young.count(object.bytes);
         }
     }
 
@@ -224,57 +223,6 @@ impl Survey {
         self.wrong.extend(found.into_iter().flatten());
         Ok(())
     }
-}
-
-/// Collects the references of the committed versions.
-async fn versions(
-    broker: &Broker,
-    listed: &[Listed],
-    retentions: &BTreeMap<RunId, Retention>,
-    references: &mut References,
-    wrong: &mut Vec<String>,
-) -> Result<(), BrokerError> {
-    let mut runs: BTreeMap<RunId, BTreeSet<PolicyVersion>> = BTreeMap::new();
-    for object in listed {
-        if let Some(ObjectKind::Manifest(run, version)) = paths::parse(&object.path) {
-            runs.entry(run).or_default().insert(version);
-        }
-    }
-    for (run, versions) in runs {
-        let newest = versions.last().copied().unwrap_or_default();
-        let reads = futures::stream::iter(versions).map(async |version| {
-            let path = paths::manifest(&run, version);
-            Ok::<_, ObjectError>((version, broker.objects().get(&path).await?))
-        });
-        let mut reads = reads.buffered(IN_FLIGHT);
-        while let Some((version, content)) = reads.try_next().await? {
-            let manifest = content.map(|content| serde_json::from_slice::<Manifest>(&content));
-            let Some(Ok(manifest)) = manifest else {
-                wrong.push(format!("the manifest of {version} of run={run} is gone or damaged"));
-                continue;
-            };
-            let by = format!("{version} of run={run}");
-            let reference = |of, blob, missed_by| Reference { of, blob: Some(blob), missed_by };
-            if let Some(blob) = manifest.batch {
-                references.insert(
-                    paths::blob(&run, &blob.sha256),
-                    reference(ObjectUse::Batch, blob, Some(by.clone())),
-                );
-            }
-            let known = retentions.get(&run);
-            let sure = known.unwrap_or(&SURE).keeps(version, newest);
-            if known.is_some() && !sure {
-                continue;
-            }
-            for blob in manifest.files.iter().flat_map(FileRef::stored) {
-                let found = references
-                    .entry(paths::blob(&run, &blob.sha256))
-                    .or_insert_with(|| reference(ObjectUse::Weights, blob, None));
-                found.missed_by = found.missed_by.take().or_else(|| sure.then(|| by.clone()));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Removes unreferenced objects, the oldest first and at most [`MAX_COLLECTED`]. Returns what was

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_queue::port::{Expect, Written};
-use millrace_queue::{Broker, BrokerError, ObjectError};
+use millrace_queue::{Broker, BrokerError, Logged, ObjectError, QueueError};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::limits::REQUEST_TIMEOUT_MS;
@@ -18,6 +18,9 @@ use crate::fold::state::State;
 
 /// How long to wait for an entry that the log holds.
 const PATIENCE: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS);
+
+/// Entries of the log that are folded in one go.
+const FOLD_AT_ONCE: usize = 1_024;
 
 /// Bytes above which a snapshot is read and hashed off the async threads.
 const INLINE_BYTES: usize = 256 * 1024;
@@ -99,6 +102,30 @@ pub async fn restore(broker: &Broker) -> Result<State, BrokerError> {
         );
     }
     Ok(State::default())
+}
+
+/// The state at the end that the log has by now: the newest snapshot, and the entries behind it.
+///
+/// # Errors
+/// As for [`restore`], or entries behind the snapshot are gone.
+pub async fn current(broker: &Broker) -> Result<State, BrokerError> {
+    let (mut state, end) = (restore(broker).await?, broker.queue().log_end().await?);
+    let mut log = broker.follow_log(state.seq + 1).await?;
+    while state.seq < end {
+        let Ok(entries) = timeout(PATIENCE, log.next(FOLD_AT_ONCE)).await else {
+            let reason = format!("no entry after seq={} came, and the log ends at seq={end}", state.seq);
+            return Err(QueueError::Unavailable { action: "read the log", reason }.into());
+        };
+        for Logged { seq, stored_ns, run, epoch, event } in entries? {
+            state.stored_ns = stored_ns;
+            match event {
+                _ if !state.admits(seq, epoch) => {}
+                Ok(event) => drop(state.advance(seq, &run, event)),
+                Err(_) => state.skip(seq),
+            }
+        }
+    }
+    Ok(state)
 }
 
 /// Reads a snapshot and verifies its hash.

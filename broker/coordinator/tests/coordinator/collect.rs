@@ -1,13 +1,15 @@
 //! The collector removes objects that nothing refers to, and no others, for every kind of
 //! reference.
 
+mod unsure;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_coordinator::State;
-use millrace_coordinator::shell::collect::{ObjectUse, Survey, collect, damaged, survey};
+use millrace_coordinator::shell::collect::{Known, ObjectUse, Survey, collect, damaged, survey};
 use millrace_coordinator::shell::journal;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, TrimRule};
@@ -21,19 +23,28 @@ use millrace_schemas::{BlobRef, Event, PolicyVersion, RunId};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
+/// Version 0 and the newest two keep their files.
+const NEWEST_TWO: Retention = Retention { newest: 2, every: 0, checkpoint_every: 100, anchor_every: 1 };
+
 fn run() -> RunId {
     "run".parse().expect("a name")
 }
 
 struct StoreHarness {
     broker: Broker,
-    retentions: BTreeMap<RunId, Retention>,
+    known: Known,
 }
 
 impl StoreHarness {
     fn new() -> Self {
+        Self::on(Objects::memory())
+    }
+
+    /// An empty log on this store.
+    fn on(objects: Objects) -> Self {
         let queue = MemoryQueue::new(Arc::new(SystemClock::new()));
-        Self { broker: Broker::new(Arc::new(queue), Objects::memory()), retentions: BTreeMap::new() }
+        let known = Known { retentions: BTreeMap::from([(run(), None)]), ..Known::default() };
+        Self { broker: Broker::new(Arc::new(queue), objects), known }
     }
 
     async fn blob(&self, content: &str) -> BlobRef {
@@ -71,7 +82,7 @@ impl StoreHarness {
     }
 
     async fn survey(&self, age: Duration) -> Survey {
-        survey(&self.broker, &self.retentions, age).await.expect("memory answers")
+        survey(&self.broker, &self.known, age).await.expect("memory answers")
     }
 
     /// Collects everything unreferenced of any age. Returns how many objects were removed.
@@ -135,9 +146,7 @@ async fn files_that_retention_dropped_are_removed_and_retained_ones_are_kept() {
     }
     // Of a run that nobody knows more of, everything stays.
     assert_eq!(harness.take_all().await, 0);
-    harness
-        .retentions
-        .insert(run(), Retention { newest: 2, every: 0, checkpoint_every: 100, ..Retention::default() });
+    harness.known.retentions.insert(run(), Some(NEWEST_TWO));
     assert_eq!(harness.take_all().await, 3);
     for (version, (weights, batch)) in committed.iter().enumerate() {
         assert_eq!(harness.has(weights).await, matches!(version, 0 | 4 | 5), "v{version}");

@@ -5,17 +5,22 @@ use millrace_schemas::api::RunState;
 use millrace_schemas::notice::Notice;
 
 use crate::fold::command::{Command, Commands};
+use crate::fold::intake::exhausted;
 use crate::fold::outstanding;
 use crate::fold::stages::train_shard;
 use crate::fold::state::{ExhaustedStep, Failures, Run};
 
-/// Resumes a paused run. A step that could not be done is retried.
+/// Resumes a paused run. A step that could not be done is retried, and one whose files are gone is made
+/// again.
 pub(crate) fn resume(run: &mut Run, out: &mut Commands) {
     if run.state != RunState::Paused {
         return;
     }
-    if run.broken.take().is_some() || run.exhausted.restart.is_some() {
-        train_shard::retry(run, out);
+    let reason = run.reason.as_deref().unwrap_or_default();
+    match run.broken.take() {
+        Some(key) if exhausted::misses_files(key, reason) => train_shard::remake(run, out),
+        None if run.exhausted.restart.is_none() => {}
+        Some(_) | None => train_shard::retry(run, out),
     }
     continue_run(run, out);
 }

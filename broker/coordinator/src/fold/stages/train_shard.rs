@@ -80,6 +80,16 @@ pub(crate) fn retry(run: &mut Run, out: &mut Commands) {
     }
 }
 
+/// Makes the current step again from its batch although all shards are done: files that they wrote
+/// are gone, so it cannot be committed.
+pub(crate) fn remake(run: &mut Run, out: &mut Commands) {
+    if let Some(training) = run.training.as_mut() {
+        training.manifest = None;
+        training.shards.clear();
+    }
+    retry(run, out);
+}
+
 /// A rank lost its connection to the gang: the attempt is void and the step restarts.
 pub(crate) fn void(run: &mut Run, key: TaskKey, void: &StepVoid, out: &mut Commands) {
     if !is_awaited(run, key) || run.broken.is_some() {

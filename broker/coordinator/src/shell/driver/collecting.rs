@@ -1,18 +1,15 @@
 //! The leader periodically surveys the object store and removes objects that nothing refers to.
 //! Nothing waits for it. What fails is retried at the next collection.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millrace_queue::{Broker, BrokerError};
-use millrace_schemas::RunId;
 use millrace_schemas::limits::{COLLECT_AGE_MS, COLLECT_EVERY_MS};
-use millrace_schemas::publish_weights::Retention;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::shell::collect::{ObjectCount, collect, retentions, survey};
+use crate::shell::collect::{Known, ObjectCount, collect, survey};
 use crate::shell::leader::Term;
 
 const EVERY: Duration = Duration::from_millis(COLLECT_EVERY_MS);
@@ -55,17 +52,13 @@ impl Driver {
             return;
         }
         *not_before = Instant::now() + EVERY;
-        let retentions = retentions(&self.shared.lock());
-        running.spawn(survey_and_remove(self.broker.clone(), retentions, self.term.clone()));
+        let known = Known::of(&self.shared.lock());
+        running.spawn(survey_and_remove(self.broker.clone(), known, self.term.clone()));
     }
 }
 
-async fn survey_and_remove(
-    broker: Broker,
-    retentions: BTreeMap<RunId, Retention>,
-    term: Term,
-) -> Result<ObjectCount, BrokerError> {
-    let survey = survey(&broker, &retentions, AGE).await?;
+async fn survey_and_remove(broker: Broker, known: Known, term: Term) -> Result<ObjectCount, BrokerError> {
+    let survey = survey(&broker, &known, AGE).await?;
     for wrong in &survey.wrong {
         tracing::error!(wrong, "the object store lacks an object that is referred to, or has it damaged");
     }

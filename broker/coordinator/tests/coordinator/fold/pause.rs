@@ -225,3 +225,37 @@ fn a_step_that_repeatedly_exhausts_its_deliveries_waits_for_a_person() {
     harness.append(Event::Resumed);
     assert_ends(&mut harness, "resumed by a person");
 }
+
+/// How a worker buries a commit that cannot be done.
+const MISSING: &str =
+    "failed to commit v1: its file model.safetensors is not in the object store (tried 5 times)";
+
+#[test]
+fn a_step_whose_files_are_gone_is_made_again() {
+    for version in [0, 1] {
+        let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+        wait(&mut harness, 1_000);
+        let lose = |harness: &mut Harness| {
+            let key = take(harness, making(version, true)).key;
+            harness.append(Event::DeadLetter { key, reason: MISSING.into(), exhausted: true });
+        };
+        let is_made = |harness: &Harness| {
+            let mut queued = harness.queue.values();
+            queued.any(|task| making(version, false)(&task.body))
+        };
+        lose(&mut harness);
+        wait(&mut harness, 2_000);
+        assert!(!is_made(&harness), "v{version}: the files may be at another replica of the store");
+        lose(&mut harness);
+        assert!(is_made(&harness), "v{version}: they are gone");
+        harness.restart();
+        assert_ends(&mut harness, "made again");
+        // A run that an older version paused for it.
+        let mut paused = Harness::submit(&spec("alpha = 1.0"), 0);
+        let key = take(&mut paused, making(version, true)).key;
+        paused.append(Event::DeadLetter { key, reason: MISSING.into(), exhausted: false });
+        paused.append(Event::Resumed);
+        assert!(is_made(&paused), "v{version}: a person resumed it");
+        assert_ends(&mut paused, "resumed by a person");
+    }
+}

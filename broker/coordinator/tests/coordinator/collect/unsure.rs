@@ -1,0 +1,74 @@
+//! What a state, a manifest or a killed writer leaves open is kept until it is known.
+
+use millrace_schemas::train_shard::{DeltaRef, TrainShardDone};
+use millrace_schemas::{Outcome, OutcomeBody, TaskKey};
+
+use super::*;
+
+fn submitted() -> Event {
+    let text = r#"
+        name = "run"
+        steps = 9
+        model = { kind = "scripted" }
+        environment = { name = "counter", turns = 5 }
+        weights = { newest = 2, checkpoint_every = 100 }
+    "#;
+    Event::Submitted(Box::new(from_toml(text).expect("a run file")))
+}
+
+/// The state of a log with these events of the run.
+fn folded(events: impl IntoIterator<Item = Event>) -> State {
+    let mut state = State::default();
+    for (event, seq) in std::iter::once(submitted()).chain(events).zip(1..) {
+        state.advance(seq, "run", event);
+    }
+    assert_eq!(state.ignored, 0);
+    state
+}
+
+#[tokio::test]
+async fn files_of_a_step_that_is_not_committed_are_kept() {
+    let mut harness = StoreHarness::new();
+    let mut blobs = Vec::new();
+    for content in ["weights", "batch", "anchor", "changes"] {
+        blobs.push(harness.blob(content).await);
+    }
+    let [weights, batch, anchor, changes] = blobs[..] else { unreachable!("four were stored") };
+    let body = OutcomeBody::TrainShard(TrainShardDone {
+        files: vec![FileRef::whole("model.safetensors", weights)],
+        metrics: BTreeMap::new(),
+    });
+    let key = TaskKey::TrainShard { makes: 0, rank: 0, attempt: 0 };
+    let worker = "w".parse().expect("a name");
+    let outcome = Outcome { key, worker, busy_us: 10, request_fingerprint: None, body };
+    let paused = Event::Paused { reason: "the rent is due".into(), remedy: "pay it".into() };
+    let mut state = folded([paused, Event::Outcome(outcome)]);
+    // The same of a rank whose gang is not done, and of the batch.
+    let training = state.runs.get_mut(&run()).and_then(|run| run.training.as_mut()).expect("a step");
+    assert!(training.manifest.is_some(), "the commit waits until the run is resumed");
+    let delta = Some(DeltaRef { anchor, changes });
+    training.shards.insert(1, vec![FileRef { name: "rank-1".into(), blob: weights, delta }]);
+    training.batch = Some(batch);
+    harness.known = Known::of(&state);
+    assert_eq!(harness.take_all().await, 0);
+    assert_eq!(harness.survey(HOUR).await.kept[&ObjectUse::Step].objects, 4);
+    // Nothing needs them once the run is over.
+    state.advance(4, "run", Event::Cancelled { reason: "enough".into() });
+    harness.known = Known::of(&state);
+    assert_eq!(harness.take_all().await, 4);
+}
+
+/// `millrace objects` has no coordinator's state, and a step may have ended since the snapshot.
+#[tokio::test]
+async fn the_state_at_the_end_of_the_log_has_what_came_after_the_snapshot() {
+    let StoreHarness { broker, .. } = StoreHarness::new();
+    let current = async || journal::current(&broker).await.expect("memory answers");
+    assert_eq!(current().await, State::default());
+    broker.append("run", &submitted()).await.expect("memory answers");
+    assert!(current().await.runs.contains_key(&run()), "without any snapshot");
+    journal::save(&broker, "one", 1, journal::encode_state(&folded([]))).await.expect("memory answers");
+    let cancelled = Event::Cancelled { reason: "enough".into() };
+    broker.append("run", &cancelled).await.expect("memory answers");
+    let state = current().await;
+    assert!(state.seq == 2 && state.runs[&run()].is_closed());
+}
