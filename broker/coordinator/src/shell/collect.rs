@@ -2,7 +2,7 @@
 //!
 //! Roots are the snapshots' key, the manifests of versions (`collect/versions.rs`) and of segments, the
 //! log, the dead letters, the steps that are not committed (`collect/known.rs`) and the names of images
-//! (`collect/images.rs`).
+//! (`collect/images.rs`). Where a root is unknown or cannot be read, all that it may refer to is kept.
 //!
 //! The minimal age protects objects that are written before anything refers to them, the files of a
 //! step that ends after the state was read, and the payloads of tasks, which are stored again when
@@ -68,6 +68,8 @@ pub enum ObjectUse {
     Layer,
     /// The object by which the store's clock is read.
     Clock,
+    /// Perhaps referred to by what this log does not know, or by a manifest that cannot be read.
+    Unsure,
 }
 
 impl ObjectUse {
@@ -85,6 +87,7 @@ impl ObjectUse {
             Self::Image => "images",
             Self::Layer => "layers",
             Self::Clock => "clock",
+            Self::Unsure => "unsure",
         }
     }
 }
@@ -115,6 +118,13 @@ struct Reference {
     missed_by: Option<String>,
 }
 
+impl Reference {
+    /// To an object that something unknown may need.
+    const fn unsure() -> Self {
+        Self { of: ObjectUse::Unsure, blob: None, missed_by: None }
+    }
+}
+
 type References = BTreeMap<String, Reference>;
 
 /// Surveys every object. If something seems wrong, it surveys a second time and reports only what
@@ -141,10 +151,7 @@ async fn look(broker: &Broker, known: &Known, age: Duration) -> Result<Survey, B
     let listed = objects.list_aged("").await?;
     let mut survey = Survey::default();
     let mut references = References::new();
-    for snapshot in journal::snapshots(broker).await? {
-        let missed_by = Some("the key of the snapshots".to_owned());
-        references.insert(snapshot.path, Reference { of: ObjectUse::Snapshot, blob: None, missed_by });
-    }
+    snapshots(broker, &listed, &mut references).await?;
     known.refer(&mut references);
     versions::refer(broker, &listed, known, &mut references, &mut survey.wrong).await?;
     for claim in broker.claimed().await? {
@@ -159,6 +166,31 @@ async fn look(broker: &Broker, known: &Known, age: Duration) -> Result<Survey, B
     }
     survey.confirm_missing(broker, references).await?;
     Ok(survey)
+}
+
+/// Adds the snapshots that the key names. Without one of them the log may have been lost, and then the
+/// snapshots are what is left of it; one beyond them may be of another log. These stay.
+async fn snapshots(
+    broker: &Broker,
+    listed: &[Listed],
+    references: &mut References,
+) -> Result<(), BrokerError> {
+    let mut newest = None;
+    for snapshot in journal::snapshots(broker).await? {
+        if listed.iter().any(|object| object.path == snapshot.path) {
+            newest = newest.max(Some(snapshot.seq));
+        }
+        let missed_by = Some("the key of the snapshots".to_owned());
+        references.insert(snapshot.path, Reference { of: ObjectUse::Snapshot, blob: None, missed_by });
+    }
+    for object in listed {
+        if let Some(ObjectKind::Snapshot(seq)) = paths::parse(&object.path)
+            && Some(seq) > newest
+        {
+            references.entry(object.path.clone()).or_insert_with(Reference::unsure);
+        }
+    }
+    Ok(())
 }
 
 impl Survey {

@@ -15,7 +15,8 @@ use crate::fold::state::{Run, State};
 /// What is known of the object store from the state alone.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    /// Every run that the log knows, with its retention; `None` keeps the files of all versions.
+    /// Every run that the log knows, with its retention; `None` keeps the files of all versions. Of
+    /// any other run, no blob is removed: another log may need it.
     pub retentions: BTreeMap<RunId, Option<Retention>>,
     /// Batches and files of steps that are not committed: no manifest names them yet. A paused run may
     /// have such a step for any time.

@@ -15,7 +15,7 @@ use super::{IN_FLIGHT, Known, ObjectUse, Reference, References};
 /// versions' files.
 const SURE: Retention = Retention { newest: 2, every: 0, checkpoint_every: 1, anchor_every: 1 };
 
-/// Adds these references.
+/// Adds these references. All blobs of a run stay if the log does not know the run.
 pub(super) async fn refer(
     broker: &Broker,
     listed: &[Listed],
@@ -63,5 +63,17 @@ pub(super) async fn refer(
             }
         }
     }
+    keep_unsure(listed, |run| !known.retentions.contains_key(run), references);
     Ok(())
+}
+
+/// Keeps all blobs of the runs of which it is not known what refers to them.
+fn keep_unsure(listed: &[Listed], is_unsure: impl Fn(&RunId) -> bool, references: &mut References) {
+    for object in listed {
+        if let Some(ObjectKind::Blob(run, _)) = paths::parse(&object.path)
+            && is_unsure(&run)
+        {
+            references.entry(object.path.clone()).or_insert_with(Reference::unsure);
+        }
+    }
 }

@@ -72,3 +72,32 @@ async fn the_state_at_the_end_of_the_log_has_what_came_after_the_snapshot() {
     let state = current().await;
     assert!(state.seq == 2 && state.runs[&run()].is_closed());
 }
+
+#[tokio::test]
+async fn an_empty_log_collects_nothing_of_runs_it_does_not_know() {
+    let lost = StoreHarness::new();
+    lost.commit(0).await;
+    lost.blob("rows").await;
+    let save = async |harness: &StoreHarness, seq| {
+        let content = journal::encode_state(&State { seq, ..State::default() });
+        journal::save(&harness.broker, "one", seq, content).await.expect("memory answers");
+    };
+    let objects = lost.broker.objects().clone();
+    let snapshots = async || objects.list("snapshots").await.expect("memory answers").len();
+    save(&lost, 40).await;
+    save(&lost, 50).await;
+    // The streams are lost, or this server has another log.
+    let mut other = StoreHarness::on(objects.clone());
+    other.known = Known::of(&State::default());
+    assert_eq!(other.take_all().await, 0);
+    // Rows, and two snapshots. Manifest, weights and batch are kept as they would be.
+    assert_eq!(other.survey(HOUR).await.kept[&ObjectUse::Unsure].objects, 3);
+    // Its own snapshot makes none of those superfluous, and a later one does.
+    save(&other, 1).await;
+    assert_eq!((other.take_all().await, snapshots().await), (0, 3));
+    save(&other, 45).await;
+    assert_eq!((other.take_all().await, snapshots().await), (1, 3));
+    // Of a run that the log knows, the same blob is collected.
+    other.known = Known::of(&folded([]));
+    assert_eq!((other.take_all().await, snapshots().await), (1, 3));
+}
