@@ -15,7 +15,8 @@ use super::{IN_FLIGHT, Known, ObjectUse, Reference, References};
 /// versions' files.
 const SURE: Retention = Retention { newest: 2, every: 0, checkpoint_every: 1, anchor_every: 1 };
 
-/// Adds these references. All blobs of a run stay if the log does not know the run.
+/// Adds these references. All blobs of a run stay if the log does not know the run, or if one of its
+/// manifests cannot be read.
 pub(super) async fn refer(
     broker: &Broker,
     listed: &[Listed],
@@ -29,6 +30,7 @@ pub(super) async fn refer(
             runs.entry(run).or_default().insert(version);
         }
     }
+    let mut unreadable = BTreeSet::new();
     for (run, versions) in runs {
         let newest = versions.last().copied().unwrap_or_default();
         let retention = known.retentions.get(&run).copied().flatten();
@@ -40,7 +42,10 @@ pub(super) async fn refer(
         while let Some((version, content)) = reads.try_next().await? {
             let manifest = content.map(|content| serde_json::from_slice::<Manifest>(&content));
             let Some(Ok(manifest)) = manifest else {
-                wrong.push(format!("the manifest of {version} of run={run} is gone or damaged"));
+                wrong.push(format!(
+                    "the manifest of {version} of run={run} is gone or damaged; until it is restored, no blob of the run is removed"
+                ));
+                unreadable.insert(run.clone());
                 continue;
             };
             let by = format!("{version} of run={run}");
@@ -63,7 +68,7 @@ pub(super) async fn refer(
             }
         }
     }
-    keep_unsure(listed, |run| !known.retentions.contains_key(run), references);
+    keep_unsure(listed, |run| !known.retentions.contains_key(run) || unreadable.contains(run), references);
     Ok(())
 }
 

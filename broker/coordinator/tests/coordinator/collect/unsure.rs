@@ -101,3 +101,26 @@ async fn an_empty_log_collects_nothing_of_runs_it_does_not_know() {
     other.known = Known::of(&folded([]));
     assert_eq!((other.take_all().await, snapshots().await), (1, 3));
 }
+
+#[tokio::test]
+async fn of_a_run_with_an_unreadable_manifest_nothing_is_removed() {
+    let mut harness = StoreHarness::new();
+    let mut committed = Vec::new();
+    for version in 0..4 {
+        committed.push(harness.commit(version).await);
+    }
+    harness.known.retentions.insert(run(), Some(NEWEST_TWO));
+    let path = paths::manifest(&run(), PolicyVersion(3));
+    let objects = harness.broker.objects();
+    let sound = objects.get(&path).await.expect("memory answers").expect("it was created");
+    objects.put(&path, sound.slice(..sound.len() / 2)).await.expect("memory answers");
+    assert_eq!(harness.take_all().await, 0);
+    let survey = harness.survey(HOUR).await;
+    assert!(survey.wrong.len() == 1 && survey.wrong[0].contains("v3 of run=run"), "{:?}", survey.wrong);
+    // Version 1's files, which retention drops; version 3's files and its batch.
+    assert_eq!(survey.kept[&ObjectUse::Unsure].objects, 3);
+    // Once it is restored, retention applies.
+    harness.broker.objects().put(&path, sound).await.expect("memory answers");
+    assert_eq!(harness.take_all().await, 1);
+    assert!(!harness.has(&committed[1].0).await && harness.has(&committed[3].0).await);
+}
