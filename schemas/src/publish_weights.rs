@@ -82,13 +82,14 @@ impl Retention {
             || (self.every > 0 && version.0.is_multiple_of(self.every))
     }
 
-    /// Whether `version` keeps its blobs once `newest` is committed. Version 0 always does.
+    /// Whether `version` keeps its blobs once `newest` is committed. Version 0 always does. Logs may
+    /// have runs with settings of any size, which older versions accepted.
     #[must_use]
     pub const fn keeps(&self, version: PolicyVersion, newest: PolicyVersion) -> bool {
         version.0 == 0
-            || version.0 + self.newest > newest.0
+            || version.0.saturating_add(self.newest) > newest.0
             || (self.every > 0 && version.0.is_multiple_of(self.every))
-            || (self.is_checkpoint(version) && version.0 + self.checkpoint_every > newest.0)
+            || (self.is_checkpoint(version) && version.0.saturating_add(self.checkpoint_every) > newest.0)
     }
 }
 
@@ -184,6 +185,22 @@ mod tests {
         assert_eq!(anchors(every(0, 0)).len(), 13);
         assert_eq!(anchors(every(5, 0)), [0, 5, 10]);
         assert_eq!(anchors(every(5, 4)), [0, 4, 5, 8, 10, 12]);
+    }
+
+    #[test]
+    fn retention_answers_at_every_setting_that_is_accepted() {
+        // Older versions accepted any number.
+        for count in [0, 1, 2, 10, u64::MAX - 1, u64::MAX] {
+            let retention =
+                Retention { newest: count, every: count, checkpoint_every: count, anchor_every: count };
+            for version in [0, 1, 5].map(PolicyVersion) {
+                let kept = retention.keeps(version, PolicyVersion(5));
+                assert!(kept || count < 10, "{version} {retention:?}");
+                let whole = retention.is_checkpoint(version) && retention.is_anchor(version);
+                assert_eq!(whole, version.0 == 0 || count < 2, "{version} {retention:?}");
+            }
+            assert!(retention.keeps(PolicyVersion(u64::MAX), PolicyVersion(5)));
+        }
     }
 
     #[test]

@@ -98,12 +98,19 @@ impl RunSpec {
         check_evaluate(&self.evaluate, &mut checks);
         checks.count("weights.checkpoint_every", self.weights.checkpoint_every, 1, limits::MAX_STEPS);
         checks.count("weights.anchor_every", self.weights.anchor_every, 1, limits::MAX_STEPS);
+        checks.count("weights.every", self.weights.every, 0, limits::MAX_STEPS);
         let least = self.max_staleness().max(1).saturating_add(1);
         checks.require(
             self.weights.newest >= least,
             "weights.newest",
             self.weights.newest,
             format!("keep at least {least}: workers may still be on the version before, and rollouts up to alpha behind"),
+        );
+        checks.require(
+            self.weights.newest <= limits::MAX_STEPS,
+            "weights.newest",
+            self.weights.newest,
+            format!("choose at most {}, which keeps every version of any run", limits::MAX_STEPS),
         );
         checks.0
     }

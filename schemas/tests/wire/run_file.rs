@@ -93,6 +93,8 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("evaluate.temperatures", json!([0, 1, 2, 3, 4]), "evaluate.temperatures", "4 at most"),
         ("evaluate.samples", json!(0), "evaluate.samples", "from 1"),
         ("weights.newest", json!(1), "weights.newest", "at least 2"),
+        ("weights.newest", json!(u64::MAX), "weights.newest", "at most 10000000"),
+        ("weights.every", json!(u64::MAX), "weights.every", "from 0 to 10000000"),
     ]
 }
 

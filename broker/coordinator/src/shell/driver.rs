@@ -240,7 +240,7 @@ impl Driver {
                     self.trimming.ended(ended.expect("trimming does not panic"));
                 }
                 Some(ended) = self.collecting.running.join_next() => {
-                    self.collecting.ended(ended.expect("collecting does not panic"));
+                    self.collecting.ended(ended);
                 }
                 () = tokio::time::sleep(REREAD_LOST_LOG), if self.lost.is_some() => {}
                 Ok(()) = full.changed() => self.trimming.make_due(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::limits::{COLLECT_AGE_MS, COLLECT_EVERY_MS};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::Driver;
@@ -27,8 +27,15 @@ impl Collecting {
         Self { running: JoinSet::new(), not_before: Instant::now() + EVERY }
     }
 
-    /// Logs the result of a collection.
-    pub(super) fn ended(&mut self, result: Result<ObjectCount, BrokerError>) {
+    /// Logs the result of a collection. One that panics has failed, and the coordinator continues.
+    pub(super) fn ended(&mut self, result: Result<Result<ObjectCount, BrokerError>, JoinError>) {
+        let result = match result {
+            Ok(result) => result,
+            Err(error) => {
+                tracing::error!(%error, "failed to collect the object store; it grows meanwhile");
+                return;
+            }
+        };
         match result {
             Ok(gone) if gone.objects > 0 => {
                 tracing::info!(
@@ -63,4 +70,18 @@ async fn survey_and_remove(broker: Broker, known: Known, term: Term) -> Result<O
         tracing::error!(wrong, "the object store lacks an object that is referred to, or has it damaged");
     }
     Ok(collect(&broker, &survey, || term.holds()).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_collection_that_panics_is_a_failed_one() {
+        let mut collecting = Collecting::new();
+        collecting.running.spawn(async { panic!("a number that nobody expected") });
+        let ended = collecting.running.join_next().await.expect("it was spawned");
+        assert!(ended.is_err());
+        collecting.ended(ended);
+    }
 }
