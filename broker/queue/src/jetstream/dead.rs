@@ -7,11 +7,13 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use async_trait::async_trait;
 use millrace_schemas::Stage;
+use millrace_schemas::limits::REQUEST_TIMEOUT_MS;
 use millrace_schemas::subjects::{
     ADVISORY_OF_DELIVERIES, ADVISORY_STREAM, COPY_HEADER, DEAD_STREAM, REASON_HEADER, is_of_consumer,
     task_stream,
 };
 use serde::Deserialize;
+use tokio::time::timeout;
 
 use super::connection::Connection;
 use super::message::{from_nats, known};
@@ -19,6 +21,9 @@ use super::ordered::Ordered;
 use super::puller::JetStreamPuller;
 use super::{api, topology};
 use crate::port::{Delivery, Exhausted, ExhaustedTasks, Lease, LogEntry, Message, Puller, QueueError};
+
+/// How long to wait for letters that the server has.
+const PATIENCE: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS);
 
 /// The stored dead letters from a position on, oldest first.
 pub(super) async fn letters(
@@ -35,18 +40,22 @@ pub(super) async fn letters(
     let mut ordered = Ordered::new(connection.clone(), DEAD_STREAM.into(), begin);
     let wanted = max.min(usize::try_from(state.messages).unwrap_or(usize::MAX));
     while letters.len() < wanted {
+        // A slow server must not count as one without letters: what they claim would be removed.
+        let found = timeout(PATIENCE, ordered.next_stored(wanted - letters.len())).await;
+        let found = found.map_err(|_| QueueError::Unavailable {
+            action: "read dead letters",
+            reason: format!("the server sent none for {PATIENCE:?}"),
+        })??;
         // Some may be taken away meanwhile: then the last is not among those counted.
-        let found = tokio::time::timeout(Duration::from_secs(2), ordered.next(wanted - letters.len())).await;
-        let Ok(found) = found else { break };
-        for (place, message) in found? {
+        if found.is_empty() {
+            break;
+        }
+        for (place, message) in found {
             letters.push(LogEntry {
                 seq: place.stream_seq,
                 stored_ns: place.stored_ns,
                 message: from_nats(message),
             });
-        }
-        if letters.last().is_some_and(|letter| letter.seq >= state.last_seq) {
-            break;
         }
     }
     Ok(letters)

@@ -46,6 +46,8 @@ pub(super) struct Place {
     pub(super) consumer_seq: u64,
     /// When the server stored it, in nanoseconds of its clock.
     pub(super) stored_ns: u64,
+    /// How many the consumer has left after it.
+    pub(super) pending: u64,
 }
 
 /// Reads `$JS.ACK.<stream>.<consumer>.<attempt>.<stream seq>.<consumer seq>.<time>.<pending>`, also with a
@@ -59,7 +61,13 @@ pub(super) fn place(reply: &str) -> Option<Place> {
     };
     let mut numbers = reply.strip_prefix("$JS.ACK.")?.split('.').skip(skip - 2).map(str::parse);
     let mut next = || numbers.next()?.ok();
-    Some(Place { attempt: next()?, stream_seq: next()?, consumer_seq: next()?, stored_ns: next()? })
+    Some(Place {
+        attempt: next()?,
+        stream_seq: next()?,
+        consumer_seq: next()?,
+        stored_ns: next()?,
+        pending: next()?,
+    })
 }
 
 pub(super) struct JetStreamListener {
@@ -79,7 +87,8 @@ mod tests {
 
     #[test]
     fn both_forms_of_reply_subjects_are_read() {
-        let want = Some(Place { attempt: 2, stream_seq: 17, consumer_seq: 5, stored_ns: 1_700_000_000 });
+        let want =
+            Some(Place { attempt: 2, stream_seq: 17, consumer_seq: 5, stored_ns: 1_700_000_000, pending: 3 });
         assert_eq!(place("$JS.ACK.S.c.2.17.5.1700000000.3"), want);
         assert_eq!(place("$JS.ACK._.hash.S.c.2.17.5.1700000000.3.token"), want);
         assert_eq!(place("$JS.ACK._.hash.S.c.2.17.5.1700000000.3"), want);

@@ -51,6 +51,8 @@ struct Active {
     subscriber: Subscriber,
     next_delivery: u64,
     heard: Instant,
+    /// How many entries the consumer has left.
+    pending: u64,
 }
 
 /// What a message on the subscription is.
@@ -69,6 +71,22 @@ impl Ordered {
 
     /// Waits for entries and gives 1 to `max`. Dropping the future loses nothing.
     pub(super) async fn next(&mut self, max: usize) -> Result<Vec<(Place, async_nats::Message)>, QueueError> {
+        self.gather_until(false, max).await
+    }
+
+    /// The same, but gives none at the end of the stream.
+    pub(super) async fn next_stored(
+        &mut self,
+        max: usize,
+    ) -> Result<Vec<(Place, async_nats::Message)>, QueueError> {
+        self.gather_until(true, max).await
+    }
+
+    async fn gather_until(
+        &mut self,
+        ends: bool,
+        max: usize,
+    ) -> Result<Vec<(Place, async_nats::Message)>, QueueError> {
         let give_up = Instant::now() + PATIENCE;
         loop {
             if self.active.is_none()
@@ -82,6 +100,9 @@ impl Ordered {
             }
             self.keep_pace().await;
             let Some(active) = &mut self.active else { continue };
+            if ends && active.pending == 0 {
+                return Ok(Vec::new());
+            }
             let message = tokio::select! {
                 biased;
                 _ = self.epoch.changed() => None,
@@ -132,6 +153,7 @@ impl Ordered {
             return Heard::Gap;
         }
         active.next_delivery += 1;
+        active.pending = place.pending;
         // The server starts at its end when asked for a position beyond it.
         if place.stream_seq <= self.last {
             return Heard::Nothing;
@@ -201,11 +223,14 @@ impl Ordered {
         let created = self.connection.context.create_consumer_on_stream(config, self.stream.as_str());
         let path = format!("$JS.API.CONSUMER.CREATE.{}", self.stream);
         let created = self.connection.answer("read a stream", &path, created).await?;
-        created.map_err(|e| QueueError::Unavailable {
+        let created = created.map_err(|e| QueueError::Unavailable {
             action: "read a stream",
             reason: format!("stream={}: {e}", self.stream),
         })?;
-        self.active = Some(Active { subscriber, next_delivery: 1, heard: Instant::now() });
+        let info = created.cached_info();
+        // What it sent before it answered is on its way.
+        let pending = info.num_pending + info.delivered.consumer_sequence;
+        self.active = Some(Active { subscriber, next_delivery: 1, heard: Instant::now(), pending });
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A connection that is cut while a puller takes its requests back.
+//! A connection that is cut while a puller takes its requests back, and one that is slow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use async_nats::jetstream;
 use bytes::Bytes;
 use millrace_queue::port::{Message, PoolPriority, Put};
 use millrace_queue::testing::TestServer;
-use millrace_queue::{JetStream, JetStreamOptions, QueueSettings, TaskQueue};
+use millrace_queue::{DeadLetterQueue, JetStream, JetStreamOptions, QueueError, QueueSettings, TaskQueue};
 use millrace_schemas::{Stage, partition, subjects};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +17,9 @@ use tokio::time::timeout;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// In the subject that the server sends a dead letter with.
+const LETTER: &[u8] = b"$JS.ACK.MILLRACE_DEAD";
 
 /// Between a client and a server.
 struct Proxy {
@@ -32,6 +35,9 @@ struct ProxyState {
     mute: AtomicBool,
     /// The client has withdrawn from a subscription meanwhile.
     withdrawn: Notify,
+    /// Dead letters, and what the server sends after them, wait for a permit.
+    holds_letters: AtomicBool,
+    go_on: Notify,
 }
 
 impl Proxy {
@@ -76,9 +82,23 @@ async fn pass(client: TcpStream, server: TcpStream, state: &ProxyState) {
             }
         }
     };
+    let back = async {
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let count = from_server.read(&mut bytes).await.unwrap_or(0);
+            let sent = &bytes[..count];
+            let is_letter = sent.windows(LETTER.len()).any(|word| word == LETTER);
+            if is_letter && state.holds_letters.load(Ordering::SeqCst) {
+                state.go_on.notified().await;
+            }
+            if count == 0 || to_client.write_all(sent).await.is_err() {
+                break;
+            }
+        }
+    };
     tokio::select! {
         () = there => {}
-        _ = tokio::io::copy(&mut from_server, &mut to_client) => {}
+        () = back => {}
     }
 }
 
@@ -135,4 +155,35 @@ async fn a_puller_of_partitions_pulls_on_when_it_is_cut_off_while_it_withdraws()
         }
     }
     puller.close().await;
+}
+
+/// Garbage collection would remove what the letters claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_queue_that_is_slow_is_not_taken_for_empty() {
+    let server = TestServer::start().await;
+    let coordinator = server.connect(JetStreamOptions::default()).await;
+    let context = jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    let bury = async |number: u64| {
+        let sent = context.publish(format!("mr.dead.lake.{number}"), "a task".into()).await.unwrap();
+        sent.await.unwrap();
+    };
+    assert!(coordinator.dead_letters(1, 10).await.unwrap().is_empty());
+    for number in 1..=3 {
+        bury(number).await;
+    }
+    let proxy = Proxy::start(server.url()).await;
+    let collector = JetStream::connect(&proxy.url, "collector", JetStreamOptions::default()).await.unwrap();
+    proxy.state.holds_letters.store(true, Ordering::SeqCst);
+    let letters = timeout(PATIENCE, collector.dead_letters(1, 10)).await.expect("it answers");
+    assert!(matches!(letters, Err(QueueError::Unavailable { .. })), "{letters:?}");
+    proxy.state.holds_letters.store(false, Ordering::SeqCst);
+    proxy.state.go_on.notify_one();
+    let letters = timeout(PATIENCE, collector.dead_letters(1, 10)).await.expect("it answers");
+    assert_eq!(letters.unwrap().len(), 3);
+    // The end is where the server has no more, wherever its last position is.
+    coordinator.unbury(3).await.unwrap();
+    let letters = timeout(PATIENCE, collector.dead_letters(1, 10)).await.expect("it answers");
+    assert_eq!(letters.unwrap().iter().map(|letter| letter.seq).collect::<Vec<_>>(), [1, 2]);
+    let letters = timeout(Duration::from_secs(5), collector.dead_letters(3, 10)).await;
+    assert!(letters.expect("nothing is waited for").unwrap().is_empty());
 }
