@@ -8,5 +8,7 @@ pub mod gate;
 #[cfg(feature = "testing")]
 pub mod signed;
 
-pub use store::{BucketAccess, BucketLocation, Created, Listed, ObjectError, Objects, from_anchor};
+pub use store::{
+    BucketAccess, BucketLocation, Created, Listed, ObjectError, Objects, from_anchor, staged_object,
+};
 pub use tls::choose_ring;

@@ -29,12 +29,14 @@ pub use aged::Listed;
 pub use error::ObjectError;
 pub use file::from_anchor;
 pub use location::BucketLocation;
+pub use staged::staged_object;
 
 mod access;
 mod aged;
 mod error;
 mod file;
 mod location;
+mod staged;
 mod upload;
 
 use location::without_password;

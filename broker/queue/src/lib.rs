@@ -23,7 +23,7 @@ pub use args::ConnectArgs;
 pub use broker::{Broker, BrokerError, DeadLetter, Log, Logged, OpenError, Policies, TrimRule};
 pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, StreamReport, Tls, without_password};
 pub use memory::MemoryQueue;
-pub use millrace_objects::{Created, Listed, ObjectError, Objects};
+pub use millrace_objects::{Created, Listed, ObjectError, Objects, staged_object};
 pub use port::{DeadLetterQueue, Delivery, EventLog, KeyStore, Notices, Queue, QueueError, TaskQueue};
 pub use service::{ApiHandler, RequestError, request};
 pub use settings::{AckWaitError, Durability, QueueSettings};

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
-use millrace_queue::{Broker, BrokerError, Listed, ObjectError};
+use millrace_queue::{Broker, BrokerError, Listed, ObjectError, staged_object};
 use millrace_schemas::BlobRef;
 use millrace_schemas::blob::paths::{self, ObjectKind};
 use millrace_schemas::limits::MAX_COLLECTED;
@@ -164,6 +164,9 @@ async fn look(broker: &Broker, known: &Known, age: Duration) -> Result<Survey, B
     for object in listed {
         survey.sort(object, &mut references, old_ms);
     }
+    for staged in objects.list_staged().await? {
+        survey.sort_staged(staged, old_ms);
+    }
     survey.confirm_missing(broker, references).await?;
     Ok(survey)
 }
@@ -225,6 +228,14 @@ impl Survey {
         match of {
             Some(of) => self.kept.entry(of).or_default().count(object.bytes),
             None => self.sort_unreferenced(object, old_ms),
+        }
+    }
+
+    /// Classifies a write of a folder that has not ended.
+    fn sort_staged(&mut self, staged: Listed, old_ms: u64) {
+        match staged_object(&staged.path).and_then(paths::parse) {
+            Some(_) => self.sort_unreferenced(staged, old_ms),
+            None => self.foreign.count(staged.bytes),
         }
     }
 

@@ -61,11 +61,14 @@ impl Objects {
         Ok(Listed::of(&found.map_err(|e| self.failed("look for", paths::CLOCK, &e))?).modified_ms)
     }
 
-    /// Removes an object unless it was written after it was listed. Returns whether it was removed.
+    /// Removes an object, or a staged write, unless it was written after it was listed. Returns whether it was removed.
     ///
     /// # Errors
     /// The store cannot be reached or refuses.
     pub async fn delete_unchanged(&self, listed: &Listed) -> Result<bool, ObjectError> {
+        if let Some(removed) = self.delete_staged(listed).await? {
+            return Ok(removed);
+        }
         let at = parse(&listed.path)?;
         match self.store.head(&at).await {
             Ok(meta) if Listed::of(&meta) == *listed => {

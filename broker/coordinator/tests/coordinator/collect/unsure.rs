@@ -124,3 +124,27 @@ async fn of_a_run_with_an_unreadable_manifest_nothing_is_removed() {
     assert_eq!(harness.take_all().await, 1);
     assert!(!harness.has(&committed[1].0).await && harness.has(&committed[3].0).await);
 }
+
+#[tokio::test]
+async fn what_a_killed_writer_left_in_a_folder_is_collected() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let objects = Objects::open(&folder.path().display().to_string()).expect("a folder");
+    let harness = StoreHarness::on(objects);
+    let (weights, _) = harness.commit(0).await;
+    let blob = folder.path().join(paths::blob(&run(), &weights.sha256));
+    let staged = |suffix: &str| {
+        let file = std::path::PathBuf::from(format!("{}{suffix}", blob.display()));
+        std::fs::write(&file, "weig").expect("written");
+        file
+    };
+    let (first, second, other) = (staged("#1"), staged("#27"), staged("#1b"));
+    let notes = folder.path().join("notes#1");
+    std::fs::write(&notes, "a person's").expect("written");
+    // Such writes may go on for a while.
+    let survey = harness.survey(HOUR).await;
+    assert_eq!((survey.unreferenced.len(), survey.young.objects), (0, 2));
+    assert_eq!(harness.take_all().await, 2);
+    assert!(!first.exists() && !second.exists(), "nobody will end them");
+    assert!(other.exists() && notes.exists() && harness.has(&weights).await, "these are no writes of ours");
+    assert_eq!(harness.take_all().await, 0);
+}
