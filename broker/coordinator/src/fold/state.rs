@@ -6,7 +6,7 @@ use millrace_schemas::api::RunState;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::limits::{MAX_ROLLOUTS_OF_ALL_RUNS, MAX_STALL_DOUBLINGS, STALL_MS};
 use millrace_schemas::policy::Policy;
-use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::publish_weights::{Manifest, Retention};
 use millrace_schemas::scale::PoolScale;
 use millrace_schemas::submit::Refusal;
 use millrace_schemas::train_shard::FileRef;
@@ -62,12 +62,22 @@ pub struct Archived {
     pub version: PolicyVersion,
     /// Steps in the run file.
     pub steps: u64,
+    /// Which versions keep their files; `None` keeps all: a run that was refused, or that an older
+    /// version archived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
 }
 
 impl Archived {
     pub(crate) fn of(run: &Run) -> Self {
         let Run { state, reason, spec, .. } = run;
-        Self { state: *state, reason: reason.clone(), version: run.version(), steps: spec.steps }
+        Self {
+            state: *state,
+            reason: reason.clone(),
+            version: run.version(),
+            steps: spec.steps,
+            retention: Some(spec.weights),
+        }
     }
 }
 

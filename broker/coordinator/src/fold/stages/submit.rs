@@ -34,7 +34,9 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
         state.ignored += 1;
         let reason = Some(cut(&refusal.to_string(), MAX_REASON_BYTES).to_owned());
         let (version, steps) = (PolicyVersion(0), spec.steps);
-        state.archived.insert(spec.name, Archived { state: RunState::Failed, reason, version, steps });
+        // An older version may have made versions of it.
+        let refused = Archived { state: RunState::Failed, reason, version, steps, retention: None };
+        state.archived.insert(spec.name, refused);
         return None;
     }
     // The log has no ticks while no run is live, so the last tick may be long ago: the run then

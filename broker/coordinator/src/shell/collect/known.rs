@@ -28,7 +28,7 @@ impl Known {
     #[must_use]
     pub fn of(state: &State) -> Self {
         let live = state.runs.iter().map(|(id, run)| (id.clone(), Some(run.spec.weights)));
-        let archived = state.archived.keys().map(|id| (id.clone(), None));
+        let archived = state.archived.iter().map(|(id, run)| (id.clone(), run.retention));
         let steps = state
             .runs
             .iter()

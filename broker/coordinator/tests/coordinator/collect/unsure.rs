@@ -126,6 +126,24 @@ async fn of_a_run_with_an_unreadable_manifest_nothing_is_removed() {
 }
 
 #[tokio::test]
+async fn a_removed_run_keeps_what_its_retention_says_and_no_more() {
+    let mut harness = StoreHarness::new();
+    for version in 0..6 {
+        harness.commit(version).await;
+    }
+    let mut state = folded([Event::Cancelled { reason: "enough".into() }, Event::Archived]);
+    assert!(state.runs.is_empty());
+    // One that an older version archived has no retention.
+    let archived = state.archived.get_mut(&run()).expect("it was archived");
+    let retention = archived.retention.take();
+    harness.known = Known::of(&state);
+    assert_eq!(harness.take_all().await, 0);
+    state.archived.get_mut(&run()).expect("it was archived").retention = retention;
+    harness.known = Known::of(&state);
+    assert_eq!(harness.take_all().await, 3);
+}
+
+#[tokio::test]
 async fn what_a_killed_writer_left_in_a_folder_is_collected() {
     let folder = tempfile::tempdir().expect("a folder");
     let objects = Objects::open(&folder.path().display().to_string()).expect("a folder");
