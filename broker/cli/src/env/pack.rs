@@ -53,11 +53,56 @@ fn entry<W: Write>(to: &mut Builder<W>, path: &Path, name: &Path, found: &fs::Me
             bail!("it is setuid or setgid, which no sandbox honours: chmod ug-s");
         }
         header.set_entry_type(EntryType::Regular);
-        header.set_size(found.len());
-        to.append_data(&mut header, name, File::open(path)?.take(found.len()))?;
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        regular(to, &mut header, name, file, bytes)?;
     } else {
         let what = if kind.is_fifo() || kind.is_socket() { "a pipe or a socket" } else { "a device" };
         bail!("it is {what}, and an image has files, folders and symlinks alone: remove it");
     }
     Ok(())
+}
+
+/// Appends `bytes` of a file. The header has its length, so that a layer with less could not be
+/// unpacked.
+fn regular<W: Write>(
+    to: &mut Builder<W>,
+    header: &mut Header,
+    name: &Path,
+    file: File,
+    bytes: u64,
+) -> Result<()> {
+    header.set_size(bytes);
+    let mut content = file.take(bytes);
+    to.append_data(header, name, &mut content)?;
+    let missing = content.limit();
+    if missing > 0 {
+        bail!("it lost {missing} of its {bytes} bytes meanwhile: push the folder when nothing writes to it");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_shrinks_while_it_is_packed_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows");
+        fs::write(&path, "0123456789").expect("written");
+        let pack = |bytes| {
+            let mut to = Builder::new(Vec::new());
+            let mut header = Header::new_gnu();
+            header.set_entry_type(EntryType::Regular);
+            let file = File::open(&path).expect("a file");
+            regular(&mut to, &mut header, Path::new("rows"), file, bytes).map_err(|error| error.to_string())
+        };
+        assert_eq!(pack(10), Ok(()));
+        // One that grows is packed as it was.
+        assert_eq!(pack(7), Ok(()));
+        fs::write(&path, "0123").expect("written");
+        let error = pack(10).expect_err("six bytes are gone");
+        assert!(error.contains("lost 6 of its 10 bytes"), "{error}");
+    }
 }
