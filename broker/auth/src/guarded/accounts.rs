@@ -25,8 +25,7 @@ const ANSWERS_WITHIN: &str = "20s";
 
 /// The accounts as the server's configuration spells them.
 pub(super) fn render(users: &[User]) -> String {
-    let (home, others): (Vec<&User>, Vec<&User>) =
-        users.iter().partition(|user| is_at_home(user));
+    let (home, others): (Vec<&User>, Vec<&User>) = users.iter().partition(|user| is_at_home(user));
     let services: BTreeSet<&String> = others.iter().flat_map(|user| services(user)).collect();
     let streams: BTreeSet<&String> = others.iter().flat_map(|user| streams(user)).collect();
     let mut text = format!("  {HOME} {{\n    jetstream: enabled\n    exports: [\n");

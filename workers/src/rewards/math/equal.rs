@@ -102,20 +102,26 @@ fn plain(expr: &Expr) -> Expr {
 /// A matrix with the factor before it, or the divisor after it, in each of its entries.
 fn scaled(expr: &Expr) -> Option<Expr> {
     let is_matrix = |expr: &Expr| matches!(expr, Expr::Group('#', ..));
-    let (matrix, with): (&Expr, Box<dyn Fn(&Expr) -> Expr>) = match expr {
-        Expr::Negate(a) => (a, Box::new(|entry| Expr::Negate(Box::new(entry.clone())))),
-        Expr::Multiply(a, b) if !any(a, &|part| matches!(part, Expr::Group(..))) => {
-            (b, Box::new(|entry| Expr::Multiply(a.clone(), Box::new(entry.clone()))))
-        }
-        Expr::Divide(a, b) if !any(b, &|part| matches!(part, Expr::Group(..))) => {
-            (a, Box::new(|entry| Expr::Divide(Box::new(entry.clone()), b.clone())))
-        }
+    let has_group = |expr: &Expr| any(expr, &|part| matches!(part, Expr::Group(..)));
+    let matrix: &Expr = match expr {
+        Expr::Negate(a) => a,
+        Expr::Multiply(a, b) if !has_group(a) => b,
+        Expr::Divide(a, b) if !has_group(b) => a,
         _ => return None,
+    };
+    let with = |entry: &Expr| {
+        let entry = Box::new(entry.clone());
+        match expr {
+            Expr::Negate(_) => Expr::Negate(entry),
+            Expr::Multiply(a, _) => Expr::Multiply(a.clone(), entry),
+            Expr::Divide(_, b) => Expr::Divide(entry, b.clone()),
+            _ => *entry,
+        }
     };
     let matrix = if is_matrix(matrix) { matrix.clone() } else { scaled(matrix)? };
     let Expr::Group(_, rows, _) = matrix else { return None };
     let row = |row: &Expr| match row {
-        Expr::Group(open, items, close) => Expr::Group(*open, items.iter().map(&with).collect(), *close),
+        Expr::Group(open, items, close) => Expr::Group(*open, items.iter().map(with).collect(), *close),
         other => other.clone(),
     };
     Some(Expr::Group('#', rows.iter().map(row).collect(), '#'))
