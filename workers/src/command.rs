@@ -229,3 +229,18 @@ async fn warn_without_sandbox(tools: &Tools, pools: &[PoolSettings]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Arguments of one id share their values.
+    #[test]
+    fn answers_read_no_folders_of_the_agents() {
+        let words =
+            "millrace-worker --objects o --stages reward --sandbox-read /answers --agents-read /agents";
+        let arguments = Arguments::try_parse_from(words.split(' ')).expect("they are valid");
+        let tools = arguments.tools.tools().expect("there is no key to read");
+        assert_eq!(tools.code().read(), [std::path::Path::new("/answers")]);
+    }
+}

@@ -29,7 +29,13 @@ pub struct ToolArgs {
     python: String,
     /// Folders that answers may read besides those of the system: where that Python is, if not in
     /// /usr
-    #[arg(long = "sandbox-read", env = "MILLRACE_SANDBOX_READ", value_name = "PATH", value_delimiter = ',')]
+    #[arg(
+        id = "sandbox_read",
+        long = "sandbox-read",
+        env = "MILLRACE_SANDBOX_READ",
+        value_name = "PATH",
+        value_delimiter = ','
+    )]
     read: Vec<PathBuf>,
     /// The server of the model that judges, for the reward `judge`: http://127.0.0.1:8000, without
     /// a path
