@@ -137,3 +137,43 @@ async fn check_dataset(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// Two domains of one file, of which the second holds out this share.
+    fn warned(folder: &Path, held_out: f64) -> Vec<String> {
+        let rows: String = (0..40).map(|i| format!("{{\"prompt\": \"{i}\", \"answer\": {i}}}\n")).collect();
+        std::fs::write(folder.join("rows.jsonl"), rows).unwrap();
+        let domain = |name: &str, held_out: f64| {
+            let environment =
+                format!(r#"{{ name = "dataset", path = "rows.jsonl", held_out = {held_out} }}"#);
+            format!("[[domains]]\nname = \"{name}\"\nshare = 1\nenvironment = {environment}\n")
+        };
+        let run = format!(
+            "name = \"two\"\nsteps = 1\nrewards = [{{ rule = \"success\" }}]\n\
+             model = {{ kind = \"hugging_face\", path = \"none\", context = 2048 }}\n\
+             rollout = {{ max_new_tokens = 8 }}\nalgorithm = {{ learning_rate = 1e-5 }}\n{}{}",
+            domain("one", 0.25),
+            domain("other", held_out)
+        );
+        let mut spec: RunSpec = toml::from_str(&run).unwrap();
+        let environments = spec.environments_mut().filter_map(EnvironmentSpec::dataset_mut);
+        let rows = environments.map(|dataset| read_file(dataset, folder).unwrap()).collect::<Vec<_>>();
+        leaks(&spec, &rows).unwrap()
+    }
+
+    #[test]
+    fn domains_that_train_on_what_another_holds_out_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(warned(folder.path(), 0.25), Vec::<String>::new());
+        let [line] = &warned(folder.path(), 0.5)[..] else { panic!("one of two directions") };
+        assert!(
+            line.contains("of domain one, beside domain other, prompts=10 are trained on and held out there"),
+            "{line}"
+        );
+    }
+}

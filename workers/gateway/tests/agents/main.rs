@@ -228,6 +228,7 @@ async fn what_an_agent_does_is_a_result_and_what_breaks_around_it_is_none() {
         (json!({}), "os.kill(os.getpid(), 9)", 1.0),
         (json!({ "call_ms": 4_000 }), "import time; time.sleep(600)", 1.0),
         (json!({ "reward": ["false"] }), "", 0.0),
+        (json!({ "reward": ["sh", "-c", "echo 1.0; exit 1"] }), "", 0.0),
         (json!({ "reward": ["sleep", "600"], "reward_ms": 200 }), "", 0.0),
     ] {
         let last = done(play(spec.clone(), &format!("{ask}{after}")).await);
