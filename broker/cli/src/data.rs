@@ -140,8 +140,6 @@ async fn check_dataset(
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use super::*;
 
     /// Two domains of one file, of which the second holds out this share.
