@@ -137,8 +137,9 @@ class Conformance(unittest.TestCase):
         self.conforms("textarena", "textarena", {"game": "Blackjack-v0"}, ["[hit]", "[stand]"])
         self.conforms("textarena", "textarena", {"game": "TowerOfHanoi-v0"}, ["[A C]", "[A B]", "[B C]"])
 
-    def openenv(self):
-        server = subprocess.Popen([GAMES, HERE / "openenv_server.py"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    def openenv(self, sessions=256):
+        command = [GAMES, HERE / "openenv_server.py", str(sessions)]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
@@ -154,6 +155,16 @@ class Conformance(unittest.TestCase):
             start = copy.reset(settings, [("train", 7)])[0]["step"]["state"]
             self.assertIn(words, copy.step(settings, [(start, said)])[0]["refused"]["reason"])
         self.assertEqual(copy.reset(settings, [("train", 7)])[0]["refused"]["retry_after_s"], 15)
+
+    def test_openenv_of_one_session(self):
+        settings, copy = self.openenv(sessions=1), Copy(GAMES, "openenv")
+        self.addCleanup(copy.close)
+        # Nobody says that these were cut short: each gives its session to the next, and is played again.
+        starts = [copy.reset(settings, [("train", seed)])[0]["step"] for seed in range(3)]
+        told = [copy.step(settings, [(start["state"], "9")])[0]["step"]["text"] for start in starts]
+        self.assertEqual(told, ["lower"] * 3)
+        self.assertIn("broken", copy.step(settings, [(starts[0]["state"], "raise")])[0]["refused"]["reason"])
+        self.assertIn("step", copy.reset(settings, [("train", 9)])[0])
 
     def test_verifiers(self):
         settings = {"taskset": "guess_taskset"}

@@ -1,8 +1,12 @@
-"""A server of OpenEnv as its users write them, after `openenv init`: a number to guess, with seeds. Prints its port."""
+"""A server of OpenEnv as its users write them, after `openenv init`: a number to guess, with seeds. Prints its port.
+
+`openenv_server.py [SESSIONS]`: so many sessions at once.
+"""
 
 import os
 import random
 import socket
+import sys
 
 import uvicorn
 from openenv.core.env_server.http_server import create_app
@@ -46,7 +50,8 @@ class GuessEnvironment(Environment):
         return State(episode_id="", step_count=self.turns)
 
 
-app = create_app(GuessEnvironment, GuessAction, GuessObservation, env_name="guess", max_concurrent_envs=256)
+sessions = int(sys.argv[1]) if len(sys.argv) > 1 else 256
+app = create_app(GuessEnvironment, GuessAction, GuessObservation, env_name="guess", max_concurrent_envs=sessions)
 
 if __name__ == "__main__":
     listener = socket.create_server(("127.0.0.1", 0))
