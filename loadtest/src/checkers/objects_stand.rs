@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_coordinator::State;
-use millrace_coordinator::shell::collect::{collect, damaged, retentions, survey};
+use millrace_coordinator::shell::collect::{Known, collect, damaged, survey};
 use millrace_queue::Broker;
 
 use super::history::{History, folded};
@@ -23,7 +23,7 @@ pub struct ObjectsSeen {
 /// # Errors
 /// The queue or the object store cannot be reached.
 pub async fn read(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen> {
-    let seen = survey(broker, &retentions(state), Duration::ZERO).await?;
+    let seen = survey(broker, &Known::of(state), Duration::ZERO).await?;
     let mut wrong = seen.wrong.clone();
     wrong.extend(damaged(broker, &seen).await?);
     Ok(ObjectsSeen { wrong, collected: 0 })
@@ -35,10 +35,10 @@ pub async fn read(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen>
 /// # Errors
 /// The queue or the object store cannot be reached.
 pub async fn look(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen> {
-    let retentions = retentions(state);
-    let before = survey(broker, &retentions, Duration::ZERO).await?;
+    let known = Known::of(state);
+    let before = survey(broker, &known, Duration::ZERO).await?;
     let collected = collect(broker, &before, || true).await?.objects;
-    let after = survey(broker, &retentions, Duration::ZERO).await?;
+    let after = survey(broker, &known, Duration::ZERO).await?;
     let mut wrong = after.wrong.clone();
     wrong.extend(damaged(broker, &after).await?);
     // Its segments, which nothing else reads once the runs are over.

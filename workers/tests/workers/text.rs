@@ -241,7 +241,8 @@ fn changed(at: &Path, files: &[(&str, Option<Value>)]) -> Codec {
 }
 
 fn json_of(at: &Path, name: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(at.join(name)).unwrap()).unwrap()
+    let bytes = std::fs::read(at.join(name)).expect("transformers wrote it");
+    serde_json::from_slice(&bytes).expect("it is JSON")
 }
 
 /// The folder of the tokenizer that is made here, with one of the templates.
