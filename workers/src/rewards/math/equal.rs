@@ -101,27 +101,19 @@ fn plain(expr: &Expr) -> Expr {
 
 /// A matrix with the factor before it, or the divisor after it, in each of its entries.
 fn scaled(expr: &Expr) -> Option<Expr> {
-    let is_matrix = |expr: &Expr| matches!(expr, Expr::Group('#', ..));
-    let has_group = |expr: &Expr| any(expr, &|part| matches!(part, Expr::Group(..)));
-    let matrix: &Expr = match expr {
-        Expr::Negate(a) => a,
-        Expr::Multiply(a, b) if !has_group(a) => b,
-        Expr::Divide(a, b) if !has_group(b) => a,
+    let one = || Box::new(Expr::Number("1".to_owned()));
+    let is_number = |expr: &Expr| !any(expr, &|part| matches!(part, Expr::Group(..)));
+    let (matrix, factor) = match expr {
+        Expr::Negate(matrix) => (matrix, Expr::Negate(one())),
+        Expr::Multiply(factor, matrix) if is_number(factor) => (matrix, (**factor).clone()),
+        Expr::Divide(matrix, by) if is_number(by) => (matrix, Expr::Divide(one(), by.clone())),
         _ => return None,
     };
-    let with = |entry: &Expr| {
-        let entry = Box::new(entry.clone());
-        match expr {
-            Expr::Negate(_) => Expr::Negate(entry),
-            Expr::Multiply(a, _) => Expr::Multiply(a.clone(), entry),
-            Expr::Divide(_, b) => Expr::Divide(entry, b.clone()),
-            _ => *entry,
-        }
-    };
-    let matrix = if is_matrix(matrix) { matrix.clone() } else { scaled(matrix)? };
+    let matrix = if let Expr::Group('#', ..) = **matrix { (**matrix).clone() } else { scaled(matrix)? };
     let Expr::Group(_, rows, _) = matrix else { return None };
+    let entry = |entry: &Expr| Expr::Multiply(Box::new(factor.clone()), Box::new(entry.clone()));
     let row = |row: &Expr| match row {
-        Expr::Group(open, items, close) => Expr::Group(*open, items.iter().map(with).collect(), *close),
+        Expr::Group(open, entries, close) => Expr::Group(*open, entries.iter().map(entry).collect(), *close),
         other => other.clone(),
     };
     Some(Expr::Group('#', rows.iter().map(row).collect(), '#'))
