@@ -132,7 +132,7 @@ mod tests {
             allowance: Allowance::of(&[role]),
         };
         let text = render(&Role::ALL.map(user));
-        let (home, others) = text.split_once("  \"").unwrap();
+        let (home, others) = text.split_once("\n  \"").unwrap();
         assert!(home.contains("# coordinator") && home.matches("nkey:").count() == 2, "{home}");
         assert!(!home.contains("_INBOX_generate") && !others.contains("jetstream"), "{text}");
         let rewarder = text.split("  \"reward\" {").nth(1).unwrap();
