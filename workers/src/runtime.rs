@@ -9,8 +9,8 @@
 //! The modules are private. Stages use four names: they implement [`Executor`], classify what goes
 //! wrong into a [`Failure`], report their [`Cost`], and read policies from the [`PolicyTable`]. What
 //! a failure means for the queue is a [`Verdict`]. A stage with a thread of its own also uses
-//! `panic_message`, and one that waits for a slot of this worker says so by [`wait_for_slot`] or a
-//! [`SlotWait`]. The other names are for the program that starts a
+//! `panic_message`, and one that waits for a slot of this worker says so by `wait_for_slot` or a
+//! `SlotWait`. The other names are for the program that starts a
 //! [`Worker`].
 
 mod executor;

@@ -1,6 +1,7 @@
 //! What scaling costs and saves: a run with bursty environments, on workers that take a while to
-//! start, under three rules for how many there are. A static fleet, sized for the bursts; as many as
-//! the queue is long (what KEDA's JetStream scaler does); and the staleness budget. Then the static
+//! start, under four rules for how many there are. A static fleet, sized for the bursts; as many as
+//! the queue is long (what KEDA's JetStream scaler does), with its defaults and tuned to these workers; and the staleness
+//! budget. Then the static
 //! fleet is interrupted: by chance, and as a trace of a spot market has it. The coordinator, the
 //! workers' run loop and the autoscaler are the real ones: in one process and in virtual time, or, with
 //! `--real`, in processes of their own with a real queue. There a task takes its time before it is
@@ -97,7 +98,7 @@ pub struct Args {
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// The three rules.
+    /// The rules.
     Rules,
     /// The static fleet, interrupted by chance.
     Interruptions,

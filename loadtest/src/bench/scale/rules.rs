@@ -16,19 +16,22 @@ use super::machines::Machines;
 pub(super) enum Rule {
     /// So many from the start to the end, whatever happens.
     Static,
-    /// As many as waiting tasks ask for.
+    /// As many as waiting tasks ask for, with KEDA's defaults.
     QueueLag,
+    /// The same with settings that fit these workers, and as quick as the staleness budget.
+    QueueLagTuned,
     /// The staleness budget.
     Budget,
 }
 
 impl Rule {
-    pub(super) const ALL: [Self; 3] = [Self::Static, Self::QueueLag, Self::Budget];
+    pub(super) const ALL: [Self; 4] = [Self::Static, Self::QueueLag, Self::QueueLagTuned, Self::Budget];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Static => "static",
             Self::QueueLag => "by the queue's length (KEDA's rule)",
+            Self::QueueLagTuned => "the same, tuned to these workers",
             Self::Budget => "by the staleness budget",
         }
     }
@@ -40,27 +43,39 @@ impl Rule {
                 pools.iter().for_each(|pool| pool.has(pool.shape.most));
                 tokio::spawn(std::future::ready(()))
             }
-            Self::QueueLag => tokio::spawn(queue_lag(ground.clone(), pools.to_vec())),
+            Self::QueueLag => tokio::spawn(queue_lag(ground.clone(), pools.to_vec(), &DEFAULTS)),
+            Self::QueueLagTuned => tokio::spawn(queue_lag(ground.clone(), pools.to_vec(), &TUNED)),
             Self::Budget => ground.follow(pools.to_vec()),
         }
     }
 }
 
-/// KEDA's rule for JetStream with its defaults: every 30 s, one worker for each 10 messages that are
-/// queued or in flight; fewer only after 300 s in which fewer were enough.
-async fn queue_lag(ground: Arc<dyn Ground>, pools: Vec<Arc<Machines>>) {
-    const POLL: Duration = Duration::from_secs(30);
-    const THRESHOLD: u64 = 10;
-    const STABILISATION: usize = 10;
+/// KEDA's rule for JetStream: at each look, one worker for so many messages that are queued or in flight; fewer only
+/// after a while in which fewer were enough.
+struct QueueLag {
+    poll: Duration,
+    /// Messages of a worker; `None` for as many as it has slots.
+    threshold: Option<u32>,
+    /// Looks before the fleet shrinks.
+    stabilisation: usize,
+}
+
+/// 30 s, 10 messages and 300 s.
+const DEFAULTS: QueueLag = QueueLag { poll: Duration::from_secs(30), threshold: Some(10), stabilisation: 10 };
+/// 5 s and 15 s, which are the staleness budget's interval and its cool-down here.
+const TUNED: QueueLag = QueueLag { poll: Duration::from_secs(5), threshold: None, stabilisation: 3 };
+
+async fn queue_lag(ground: Arc<dyn Ground>, pools: Vec<Arc<Machines>>, rule: &'static QueueLag) {
     let mut recent: Vec<Vec<u32>> = vec![Vec::new(); pools.len()];
     loop {
         let tasks = ground.progress().await.unwrap_or_default().tasks;
         for (pool, recent) in pools.iter().zip(&mut recent) {
             let lag: u64 = pool.shape.stages.iter().filter_map(|stage| tasks.get(stage)).sum();
-            recent.push((lag.div_ceil(THRESHOLD) as u32).min(pool.shape.most));
-            let from = recent.len().saturating_sub(STABILISATION);
+            let threshold = u64::from(rule.threshold.unwrap_or(pool.shape.slots));
+            recent.push((lag.div_ceil(threshold) as u32).min(pool.shape.most));
+            let from = recent.len().saturating_sub(rule.stabilisation);
             pool.has(recent[from..].iter().copied().max().unwrap_or(0));
         }
-        sleep(ground.pace().of_fleet(POLL)).await;
+        sleep(ground.pace().of_fleet(rule.poll)).await;
     }
 }
