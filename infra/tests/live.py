@@ -112,11 +112,11 @@ class Fleet:
         self.processes.append(process)
         return process
 
-    def start_nats(self, *options):
-        """Starts nats-server, later ones at the port of the first."""
+    def start_nats(self, config=None):
+        """Starts nats-server, later ones at the port of the first. A configuration has a folder of its own for the streams."""
         ports = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
-        command = [program("nats-server"), *options, "--jetstream", "--store_dir", self.folder / "streams", "--addr", "127.0.0.1",
-                   "--port", str(self.port), "--ports_file_dir", ports]
+        what = ["--config", config] if config else ["--jetstream", "--store_dir", self.folder / "streams"]
+        command = [program("nats-server"), *what, "--addr", "127.0.0.1", "--port", str(self.port), "--ports_file_dir", ports]
         self.nats = self._start("nats-server", command)
         file = wait_for("nats-server has a port", lambda: next(ports.glob("*.ports"), None))
         self.url = wait_for("nats-server listens", lambda: json.loads(file.read_text())["nats"][0])

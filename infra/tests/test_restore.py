@@ -59,10 +59,8 @@ class Restore(unittest.TestCase):
         if not made.exists():
             subprocess.run([live.program("millrace"), "init-auth", "--dir", made, "--place", made, "--host", "127.0.0.1",
                             "--combine", "env_step,reward"], check=True, capture_output=True)
-            for half in ("server.pem", "server.key"):
-                self.assertTrue((made / "tls" / half).exists())
         fleet.nats.stop()
-        fleet.start_nats("--config", made / "nats-server.conf")
+        fleet.start_nats(made / "nats-server.conf")
         fleet.url = fleet.url.replace("nats://", "tls://")
         ca = str(made / "tls/ca.pem")
         return lambda user: {"MILLRACE_NATS_NKEY": str(made / f"keys/{user}.nk"), "MILLRACE_NATS_TLS_CA": ca,
@@ -84,7 +82,7 @@ class Restore(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             coordinator.stop()
             fleet.nats.stop(live.signal.SIGKILL)
-            shutil.rmtree(fleet.folder / "streams")
+            shutil.rmtree(fleet.folder / "auth/streams")
             of = self.guard(fleet)
             done = fleet.script("infra/nats/restore.sh", fleet.folder / "backup", **of("operator"))
             self.assertEqual(done.returncode, 0, done.stderr)
