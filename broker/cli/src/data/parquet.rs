@@ -24,6 +24,8 @@ pub(super) fn as_jsonl(content: Bytes) -> Result<Bytes, ParquetError> {
         if let Some(fields) = value.as_object_mut() {
             fields.retain(|_, field| !field.is_null());
         }
+        // The rows go by their hash, which does not depend on the order of the columns.
+        value.sort_all_objects();
         writeln!(lines, "{value}")?;
     }
     Ok(lines.into_inner().freeze())
