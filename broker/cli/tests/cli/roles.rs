@@ -148,7 +148,7 @@ async fn each_role_does_its_work_with_its_own_key_and_no_seed_is_logged() {
         child.wait().await.unwrap();
     }
     let keys = fleet.keys();
-    assert_eq!(keys.len(), 8);
+    assert_eq!(keys.len(), 9);
     for entry in fs::read_dir(fleet.folder.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
         let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned();
         for (user, key) in &keys {
