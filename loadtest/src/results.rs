@@ -33,7 +33,7 @@ const PARTS: [Part; 19] = [
     part("limits", "what one coordinator and one nats-server bear", &["bench", "limits"]),
     part("state", "what the coordinator's state costs", &["bench", "state"]),
     part("durable", "durable rollouts a second; what kill -9 loses", &["bench", "durable"]),
-    with_model("generate", "tokens sampled, beside transformers and llama.cpp", &["bench", "generate"]),
+    with_model("generate", "tokens sampled, beside vLLM, transformers and llama.cpp", &["bench", "generate"]),
     with_model("train", "an optimiser step, beside PyTorch and transformers", &["bench", "train"]),
     with_model("weights", "a version of the weights on its way", &["bench", "weights"]),
     with_model("gateway", "what the gateway adds to a call of an agent", &["bench", "gateway"]),
