@@ -18,7 +18,7 @@ pub(super) enum Rule {
     Static,
     /// As many as waiting tasks ask for, with KEDA's defaults.
     QueueLag,
-    /// The same with settings that fit these workers, and as quick as the staleness budget.
+    /// The same with a threshold that fits these workers, and looks as frequent as the staleness budget's.
     QueueLagTuned,
     /// The staleness budget.
     Budget,
@@ -62,8 +62,9 @@ struct QueueLag {
 
 /// 30 s, 10 messages and 300 s.
 const DEFAULTS: QueueLag = QueueLag { poll: Duration::from_secs(30), threshold: Some(10), stabilisation: 10 };
-/// 5 s and 15 s, which are the staleness budget's interval and its cool-down here.
-const TUNED: QueueLag = QueueLag { poll: Duration::from_secs(5), threshold: None, stabilisation: 3 };
+/// Looks as often as the staleness budget, and has as many messages of a worker as it has slots. It shrinks after KEDA's own
+/// 300 s: after 15 s, as the budget does here, it ends workers whose tasks it counts again a moment later.
+const TUNED: QueueLag = QueueLag { poll: Duration::from_secs(5), threshold: None, stabilisation: 60 };
 
 async fn queue_lag(ground: Arc<dyn Ground>, pools: Vec<Arc<Machines>>, rule: &'static QueueLag) {
     let mut recent: Vec<Vec<u32>> = vec![Vec::new(); pools.len()];
