@@ -13,7 +13,7 @@ mod rows;
 mod leak;
 mod tools;
 
-pub use leak::Leak;
+pub use leak::{Leak, Prompts};
 pub use row::{ANSWER, ChatMessage, ChatRole, Row, whole_number};
 pub use rows::{DatasetError, Rows};
 pub use tools::{ToolRef, ToolRefError, is_server_name};

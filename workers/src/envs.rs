@@ -18,6 +18,8 @@ mod level;
 pub(crate) mod spoken;
 mod state;
 mod tokens;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use arithmetic::Arithmetic;
 pub use counter::Counter;

@@ -160,7 +160,7 @@ impl Generate {
         let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.get(&task.run).is_some_and(|serving| {
             let serving = serving.borrow();
-            (serving.failure.is_some() || serving.away) && !serving.covers(generate.min_version)
+            serving.is_out_of_order() && !serving.covers(generate.min_version)
         })
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use millrace_queue::Objects;
 use millrace_schemas::RunSpec;
-use millrace_schemas::dataset::{DatasetSpec, Leak, Rows};
+use millrace_schemas::dataset::{DatasetSpec, Leak, Prompts, Rows};
 use millrace_schemas::env_step::{AGENT, EnvironmentSpec};
 use millrace_schemas::submit::{ModelSpec, RunFileError};
 
@@ -41,9 +41,14 @@ fn leaks(spec: &RunSpec, rows: &[Rows]) -> Result<Vec<String>> {
     let domains = spec.parts().filter_map(|domain| Some((domain.name?, domain.environment.dataset()?)));
     let domains: Vec<_> = domains.zip(rows).collect();
     let mut lines = Vec::new();
-    for ((trains, dataset), rows) in &domains {
-        for ((holds_out, other), other_rows) in domains.iter().filter(|((name, _), _)| name != trains) {
-            if let Some(leak) = Leak::find((rows, dataset), (other_rows, other))? {
+    if domains.len() < 2 {
+        return Ok(lines);
+    }
+    let domains = domains.into_iter().map(|((name, dataset), rows)| Ok((name, Prompts::of(rows, dataset)?)));
+    let domains: Vec<_> = domains.collect::<Result<_>>()?;
+    for (trains, prompts) in &domains {
+        for (holds_out, others) in domains.iter().filter(|(name, _)| name != trains) {
+            if let Some(leak) = Leak::find(prompts, others)? {
                 lines.push(format!(
                     "warning: what is evaluated is trained on: of domain {trains}, beside domain {holds_out}, {leak}; give both \
                      the same file and held_out, or take these rows out"

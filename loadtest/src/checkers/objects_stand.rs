@@ -35,12 +35,9 @@ pub async fn read(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen>
 /// # Errors
 /// The queue or the object store cannot be reached.
 pub async fn look(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen> {
-    let known = Known::of(state);
-    let before = survey(broker, &known, Duration::ZERO).await?;
+    let before = survey(broker, &Known::of(state), Duration::ZERO).await?;
     let collected = collect(broker, &before, || true).await?.objects;
-    let after = survey(broker, &known, Duration::ZERO).await?;
-    let mut wrong = after.wrong.clone();
-    wrong.extend(damaged(broker, &after).await?);
+    let ObjectsSeen { mut wrong, .. } = read(broker, state).await?;
     // Its segments, which nothing else reads once the runs are over.
     match read_log(broker).await {
         Ok(log) if folded(&log) == *state => {}

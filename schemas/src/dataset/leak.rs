@@ -2,7 +2,7 @@
 //! was learnt by heart. Each dataset holds out by itself, so two of them agree only where file and
 //! share are the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{DatasetError, DatasetSpec, Rows};
@@ -30,32 +30,44 @@ impl Leak {
     ///
     /// # Errors
     /// A specification differs from the one by which its rows were read.
-    pub fn find(
-        trained: (&Rows, &DatasetSpec),
-        held_out: (&Rows, &DatasetSpec),
-    ) -> Result<Option<Self>, DatasetError> {
-        let away = prompts(held_out, Split::HeldOut)?;
-        if away.is_empty() {
-            return Ok(None);
-        }
-        let mut leaked = BTreeSet::new();
-        let mut first = None;
-        let (rows, spec) = trained;
+    pub fn find(trained: &Prompts<'_>, held_out: &Prompts<'_>) -> Result<Option<Self>, DatasetError> {
+        let leaked = trained.trained.iter().filter_map(|(key, at)| Some((*at, *held_out.held_out.get(key)?)));
+        let leaked: Vec<(u64, usize)> = leaked.collect();
+        let Some(&(at, held_out_line)) = leaked.iter().min() else { return Ok(None) };
+        let (trained_line, row) = trained.rows.row(Split::Train, at, trained.spec)?;
+        let said = row.messages.last().map_or("", |message| &message.content);
+        let prompt = cut(said, SHOWN).to_owned();
+        Ok(Some(Self { prompts: leaked.len(), trained_line, held_out_line, prompt }))
+    }
+}
+
+/// The prompts of a dataset by their keys, read once for all that it is compared with.
+#[derive(Debug)]
+pub struct Prompts<'a> {
+    rows: &'a Rows,
+    spec: &'a DatasetSpec,
+    /// The place of the first row that has it.
+    trained: BTreeMap<u64, u64>,
+    /// The first line that has it.
+    held_out: BTreeMap<u64, usize>,
+}
+
+impl<'a> Prompts<'a> {
+    /// Those of rows that were read by `spec`.
+    ///
+    /// # Errors
+    /// `spec` differs from the one by which the rows were read.
+    pub fn of(rows: &'a Rows, spec: &'a DatasetSpec) -> Result<Self, DatasetError> {
+        let (mut trained, mut held_out) = (BTreeMap::new(), BTreeMap::new());
         for at in 0..rows.len(Split::Train) as u64 {
-            let (trained_line, row) = rows.row(Split::Train, at, spec)?;
-            let Some(&held_out_line) = away.get(&row.key()) else { continue };
-            leaked.insert(row.key());
-            first.get_or_insert_with(|| {
-                let said = row.messages.last().map_or("", |message| &message.content);
-                (trained_line, held_out_line, cut(said, SHOWN).to_owned())
-            });
+            let (_, row) = rows.row(Split::Train, at, spec)?;
+            trained.entry(row.key()).or_insert(at);
         }
-        Ok(first.map(|(trained_line, held_out_line, prompt)| Self {
-            prompts: leaked.len(),
-            trained_line,
-            held_out_line,
-            prompt,
-        }))
+        for at in 0..rows.len(Split::HeldOut) as u64 {
+            let (line, row) = rows.row(Split::HeldOut, at, spec)?;
+            held_out.entry(row.key()).or_insert(line);
+        }
+        Ok(Self { rows, spec, trained, held_out })
     }
 }
 
@@ -68,14 +80,4 @@ impl fmt::Display for Leak {
              line={held_out_line}"
         )
     }
-}
-
-/// The key of each prompt of a split, and the first line that has it.
-fn prompts((rows, spec): (&Rows, &DatasetSpec), split: Split) -> Result<BTreeMap<u64, usize>, DatasetError> {
-    let mut prompts = BTreeMap::new();
-    for at in 0..rows.len(split) as u64 {
-        let (line, row) = rows.row(split, at, spec)?;
-        prompts.entry(row.key()).or_insert(line);
-    }
-    Ok(prompts)
 }

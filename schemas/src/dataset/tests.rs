@@ -131,7 +131,9 @@ fn a_prompt_that_is_held_out_in_one_domain_and_trained_in_another_is_found() {
     let find = |(one, one_more): (&str, &str), (other, other_more): (&str, &str)| {
         let [one_rows, other_rows] =
             [(one, one_more), (other, other_more)].map(|(text, more)| read(text, more).unwrap());
-        Leak::find((&one_rows, &spec(one_more)), (&other_rows, &spec(other_more))).unwrap()
+        let (one_spec, other_spec) = (spec(one_more), spec(other_more));
+        let (one, other) = (Prompts::of(&one_rows, &one_spec), Prompts::of(&other_rows, &other_spec));
+        Leak::find(&one.unwrap(), &other.unwrap()).unwrap()
     };
     // One file with two shares: 15 of its 20 prompts are trained on here, 10 held out there.
     let leak = find((&file, "held_out = 0.25"), (&file, "held_out = 0.5")).expect("a leak");

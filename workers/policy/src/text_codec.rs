@@ -275,7 +275,11 @@ pub fn end_tokens(file: impl Fn(&str) -> Option<Bytes>) -> Result<Vec<u32>, Text
         return Ok(declared);
     };
     let config: TokenizerConfig = read_json(TOKENIZER_CONFIG_FILE, &config)?;
-    Ok(config.end_token(&read_tokenizer(&tokenizer)?).into_iter().collect())
+    // A tokenizer takes long to read, and an engine asks for each version.
+    match &config.eos_token {
+        Some(_) => Ok(config.end_token(&read_tokenizer(&tokenizer)?).into_iter().collect()),
+        None => Ok(declared),
+    }
 }
 
 /// Texts are encoded whole: what a training script once cut or filled texts to, which its tokenizer was stored with, is

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use clap::Parser;
 use millrace_policy::directory::files::read_regular;
 use millrace_policy::text_codec::Codec;
-use millrace_schemas::dataset::{DatasetSpec, Leak, Rows};
+use millrace_schemas::dataset::{DatasetSpec, Leak, Prompts, Rows};
 use millrace_schemas::file_name;
 use millrace_schemas::limits::MAX_COMPANION_BYTES;
 
@@ -97,14 +97,19 @@ fn content(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// are specification and file in turn.
 fn leaks(own: (&Rows, &DatasetSpec), others: &[String]) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
+    if others.is_empty() {
+        return Ok(lines);
+    }
+    let own = Prompts::of(own.0, own.1)?;
     for other in others.chunks_exact(2) {
         let path = &other[1];
         let spec: DatasetSpec = serde_json::from_str(&other[0]).context("failed to read --beside")?;
         let rows = Rows::read(content(Path::new(path))?.into(), &spec)?;
-        if let Some(leak) = Leak::find(own, (&rows, &spec))? {
+        let other = Prompts::of(&rows, &spec)?;
+        if let Some(leak) = Leak::find(&own, &other)? {
             lines.push(format!("beside {path}: {leak}"));
         }
-        if let Some(leak) = Leak::find((&rows, &spec), own)? {
+        if let Some(leak) = Leak::find(&other, &own)? {
             lines.push(format!("from {path}: {leak}"));
         }
     }

@@ -14,6 +14,7 @@ use millrace_schemas::{PolicyVersion, RolloutId, TaskKey};
 use serde_json::json;
 
 use super::*;
+use crate::envs::testing::{character_tokenizer, codec_of};
 use crate::mcp::McpArg;
 use crate::model::versions::VersionStore;
 use crate::runtime::policies;
@@ -30,14 +31,7 @@ fn run() -> RunId {
 
 /// The files of a codec with a token for each printable character.
 fn text_files() -> [(&'static str, Value); 2] {
-    let characters = (' '..='~').chain(['\n']).zip(0..);
-    let vocabulary: serde_json::Map<String, Value> =
-        characters.map(|(character, id)| (character.to_string(), id.into())).collect();
-    let split = json!({ "type": "Split", "pattern": { "Regex": "[\\s\\S]" }, "behavior": "Isolated", "invert": false });
-    let tokenizer = json!({
-        "version": "1.0", "added_tokens": [], "pre_tokenizer": split, "decoder": { "type": "Fuse" },
-        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "?" },
-    });
+    let tokenizer = character_tokenizer(&json!([]));
     [("tokenizer.json", tokenizer), ("tokenizer_config.json", json!({ "chat_template": TEMPLATE }))]
 }
 
@@ -81,10 +75,8 @@ async fn bench() -> (EnvStep, Codec, DatasetSpec) {
     let versions = VersionStore::new(broker.objects().clone());
     let datasets = Datasets::new(versions.blobs().clone());
     let env_step = EnvStep::speaking(Codecs::new(table, versions), datasets).calling(Arc::new(servers));
-    let file = |name: &str| {
-        text_files().into_iter().find(|(of, _)| *of == name).map(|(_, content)| content.to_string().into())
-    };
-    (env_step, Codec::read(file).unwrap(), spec)
+    let [(_, tokenizer), (_, config)] = text_files();
+    (env_step, codec_of(&tokenizer, &config), spec)
 }
 
 async fn act(env_step: &EnvStep, spec: &DatasetSpec, action: EnvAction) -> EnvStepDone {

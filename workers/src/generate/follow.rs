@@ -33,6 +33,11 @@ impl Serving {
         Self { version: Some(version), failure: None, away: false, waits_for: None }
     }
 
+    /// Whether no newer version comes by waiting: it cannot be loaded here, or the server is away.
+    pub(super) const fn is_out_of_order(&self) -> bool {
+        self.failure.is_some() || self.away
+    }
+
     /// Whether the engine may sample tasks that require at least `version`.
     pub(super) fn covers(&self, version: PolicyVersion) -> bool {
         self.version.is_some_and(|served| served >= version)
@@ -65,8 +70,7 @@ impl Follower {
                 Some(_) | None => {}
             }
             let mut broken = self.serving.subscribe();
-            let broken = broken
-                .wait_for(|serving| serving.version.is_none() && (serving.failure.is_some() || serving.away));
+            let broken = broken.wait_for(|serving| serving.version.is_none() && serving.is_out_of_order());
             tokio::select! {
                 biased;
                 more = self.policies.changed() => if !more { break },

@@ -1,5 +1,6 @@
 //! Accounts of the guarded server. Streams, keys and the server's notices are in the account [`HOME`], where only the
-//! coordinator and the operator are. Each other user is in an account of its own and imports what it has a right to, and no more.
+//! coordinator and the operator are. Each other user is in an account of its own and imports what it has a right to,
+//! and no more.
 //!
 //! So no client's reply subject leads to a stream. The server sends a reply to any subject that the
 //! client names, without checking whether the client may publish there. But it sends the reply in

@@ -3,6 +3,7 @@ use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
 use serde_json::json;
 
 use super::*;
+use crate::envs::testing::{character_tokenizer, codec_of};
 use crate::rewards::{self, RewardError, Tools};
 
 /// Ends a turn.
@@ -11,29 +12,12 @@ const END: u32 = 96;
 /// A tokenizer with a token for each printable character and one that ends a turn, and a chat template
 /// that names who speaks.
 fn codec() -> Codec {
-    let characters = (' '..='~').chain(['\n']).zip(0..);
-    let vocabulary: serde_json::Map<String, serde_json::Value> =
-        characters.map(|(character, id)| (character.to_string(), id.into())).collect();
-    let tokenizer = serde_json::json!({
-        "version": "1.0",
-        "added_tokens": [{
-            "id": END, "content": "<end>", "special": true,
-            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-        }],
-        "pre_tokenizer": {
-            "type": "Split", "pattern": { "Regex": "[\\s\\S]" }, "behavior": "Isolated", "invert": false
-        },
-        "decoder": { "type": "Fuse" },
-        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "?" },
+    let end = json!({
+        "id": END, "content": "<end>", "special": true,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
     });
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
-    let config = serde_json::json!({ "chat_template": template, "eos_token": "<end>" });
-    Codec::read(|name| match name {
-        "tokenizer.json" => Some(Bytes::from(tokenizer.to_string())),
-        "tokenizer_config.json" => Some(Bytes::from(config.to_string())),
-        _ => None,
-    })
-    .unwrap()
+    codec_of(&character_tokenizer(&json!([end])), &json!({ "chat_template": template, "eos_token": "<end>" }))
 }
 
 const ROWS: &str = r#"{"prompt": "2 + 2?", "answer": 4, "tests": ["x"]}

@@ -1,20 +1,16 @@
 //! What a server reports of itself: whether it is well, and how long its contexts may be.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::http::Http;
+use super::reload::LOOK;
 use super::{Dialect, ServerError, ServerSettings};
-
-/// The time for one answer.
-const WITHIN: Duration = Duration::from_secs(5);
 
 /// An error of the server's own, for what it is: an engine that has died behind a server that still answers is a server
 /// that is away. Every request would fail at it until it starts again.
 pub(super) async fn diagnosed(http: &Http, error: ServerError) -> ServerError {
     let ServerError::Failed(message) = error else { return error };
-    match http.is_well("/health", WITHIN).await {
+    match http.is_well("/health", LOOK.1).await {
         // It has no such call.
         Ok(()) | Err(ServerError::Unfit(_) | ServerError::Refused(_)) => ServerError::Failed(message),
         Err(illness) => ServerError::Away(format!("{message}; it is not well: {illness}")),
@@ -33,7 +29,7 @@ pub(super) async fn check_context(
         Dialect::Sglang => ("/get_server_info", "--context-length"),
         Dialect::LlamaCpp => ("/props", "--ctx-size, for each of --parallel,"),
     };
-    let report = match http.get(path, WITHIN).await {
+    let report = match http.get(path, LOOK.1).await {
         Ok(report) => report,
         Err(error) if error.is_loss() => return Err(error),
         Err(_) => return Ok(()),

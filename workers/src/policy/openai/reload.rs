@@ -12,7 +12,7 @@ use super::http::Http;
 use super::{Dialect, ServerError, ServerSettings};
 
 /// Between two health checks, and the time for one.
-const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+pub(super) const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Makes the server load the version in `folder`, while it has no turn in flight. Returns once it
 /// answers.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{Acted, Dataset, longest_prompt};
 use super::*;
+use crate::envs::testing::{character_tokenizer, codec_of};
 use crate::mcp::{McpArg, McpServers};
 
 /// A template in the form of Hermes, and one that knows no tools.
@@ -20,21 +21,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 
 /// A codec with a token for each printable character.
 fn codec(template: &str) -> Codec {
-    let characters = (' '..='~').chain(['\n']).zip(0..);
-    let vocabulary: serde_json::Map<String, Value> =
-        characters.map(|(character, id)| (character.to_string(), id.into())).collect();
-    let split = json!({ "type": "Split", "pattern": { "Regex": "[\\s\\S]" }, "behavior": "Isolated", "invert": false });
-    let tokenizer = json!({
-        "version": "1.0", "added_tokens": [], "pre_tokenizer": split, "decoder": { "type": "Fuse" },
-        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "?" },
-    });
-    let config = json!({ "chat_template": template });
-    let file = |name: &str| match name {
-        "tokenizer.json" => Some(Bytes::from(tokenizer.to_string())),
-        "tokenizer_config.json" => Some(Bytes::from(config.to_string())),
-        _ => None,
-    };
-    Codec::read(file).unwrap()
+    codec_of(&character_tokenizer(&json!([])), &json!({ "chat_template": template }))
 }
 
 /// A run with the tools of `tests/workers/mcp/hostile.py`.
