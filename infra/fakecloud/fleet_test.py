@@ -18,7 +18,8 @@ from pathlib import Path
 
 from bench import HERE, ROOT, Client, Cloud, Failed, Log, Terraform, until
 
-STEPS = 40
+# More than are done before the last machine is lost: the pools of a run that is over shrink meanwhile.
+STEPS = 80
 BUDGET_S = 360
 GPU, CPU, COORDINATOR = "millrace-gpu", "millrace-cpu", "millrace-coordinator"
 NODES = ["10.64.0.10", "10.64.64.10", "10.64.128.10"]

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use millrace_schemas::limits::MAX_INLINE_BYTES;
 use millrace_schemas::subjects::CLAIM_HEADER;
@@ -16,7 +16,7 @@ pub use dead::DeadLetter;
 pub use log::{Log, Logged};
 pub use members::SignsOfLife;
 pub use policies::Policies;
-pub use segments::TrimRule;
+pub use segments::{Chain, TrimRule};
 pub use tasks::OpenError;
 use trajectories::TrajectoryCache;
 
@@ -38,6 +38,8 @@ pub struct Broker {
     trajectories: Arc<TrajectoryCache>,
     /// Whether this process may ask for the log's range, as far as is known.
     asks_range: Arc<AtomicBool>,
+    /// Where the log began after the last trim of this process.
+    trimmed_to: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Broker {
@@ -92,7 +94,8 @@ impl Broker {
     /// Puts types on `queue`, with `objects` for large payloads.
     #[must_use]
     pub fn new(queue: Arc<dyn Queue>, objects: Objects) -> Self {
-        Self { queue, objects, trajectories: Arc::default(), asks_range: Arc::new(AtomicBool::new(true)) }
+        let asks_range = Arc::new(AtomicBool::new(true));
+        Self { queue, objects, trajectories: Arc::default(), asks_range, trimmed_to: Arc::default() }
     }
 
     /// The queue.

@@ -108,7 +108,7 @@ macro_rules! conformance_tests {
             an_unreadable_entry_does_not_stop_the_log, a_dropped_read_loses_nothing, notices_reach_who_listens);
         $crate::conformance_tests!(@ $make, long, trimmed:
             what_is_trimmed_is_read_from_segments, trimming_goes_on_from_wherever_it_stopped,
-            nothing_is_trimmed_that_no_segment_proves);
+            nothing_is_trimmed_that_no_segment_proves, segments_of_a_lost_future_are_passed_by);
         $crate::conformance_tests!(@ $make, long, keys:
             a_key_is_compared_and_set, a_watcher_sees_values_and_changes, a_policy_never_goes_back,
             an_unreadable_policy_is_overwritten, policies_are_watched);

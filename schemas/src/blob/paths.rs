@@ -34,10 +34,14 @@ pub fn segments(log: u64) -> String {
     format!("{LOG}/{log:016x}")
 }
 
-/// The manifest of the segment whose first entry is at `first`; created once and never changed.
+/// The manifest of the segment whose first entry is at `first`; created once and never changed. `branch`: how often the
+/// log has been restored to before what it had trimmed.
 #[must_use]
-pub fn segment(log: u64, first: u64) -> String {
-    format!("{LOG}/{log:016x}/{first:020}.json")
+pub fn segment(log: u64, branch: u32, first: u64) -> String {
+    match branch {
+        0 => format!("{LOG}/{log:016x}/{first:020}.json"),
+        _ => format!("{LOG}/{log:016x}/{first:020}.{branch}.json"),
+    }
 }
 
 /// A layer of images, named by its hash.
@@ -115,6 +119,8 @@ pub enum ObjectKind {
     Segment {
         /// The id of the log.
         log: u64,
+        /// How often the log had been restored to before what it had trimmed.
+        branch: u32,
         /// Position of its first entry.
         first: u64,
     },
@@ -139,10 +145,12 @@ pub fn parse(path: &str) -> Option<ObjectKind> {
         ["runs", run, "weights", version, "manifest.json"] => {
             ObjectKind::Manifest(run.parse().ok()?, PolicyVersion(version.strip_prefix('v')?.parse().ok()?))
         }
-        ["log", log, first] => ObjectKind::Segment {
-            log: u64::from_str_radix(log, 16).ok()?,
-            first: first.strip_suffix(".json")?.parse().ok()?,
-        },
+        ["log", log, name] => {
+            let name = name.strip_suffix(".json")?;
+            let (first, branch) = name.split_once('.').unwrap_or((name, "0"));
+            let log = u64::from_str_radix(log, 16).ok()?;
+            ObjectKind::Segment { log, branch: branch.parse().ok()?, first: first.parse().ok()? }
+        }
         ["collect", "clock"] => ObjectKind::Clock,
         ["images", "layers", sha256] => ObjectKind::Layer(sha256.parse().ok()?),
         ["images", "manifests", name] => ObjectKind::ImageManifest(name.strip_suffix(".json")?.parse().ok()?),
@@ -161,7 +169,7 @@ pub fn parse(path: &str) -> Option<ObjectKind> {
     let spelt = match &place {
         ObjectKind::Blob(run, sha256) => blob(run, sha256),
         ObjectKind::Manifest(run, version) => manifest(run, *version),
-        ObjectKind::Segment { log, first } => segment(*log, *first),
+        ObjectKind::Segment { log, branch, first } => segment(*log, *branch, *first),
         ObjectKind::Clock => CLOCK.to_owned(),
         ObjectKind::Layer(sha256) => layer(sha256),
         ObjectKind::ImageManifest(sha256) => image_manifest(sha256),
@@ -184,7 +192,8 @@ mod tests {
         for (path, place) in [
             (blob(&name, &sha256), ObjectKind::Blob(name.clone(), sha256)),
             (manifest(&name, PolicyVersion(7)), ObjectKind::Manifest(name.clone(), PolicyVersion(7))),
-            (segment(0xab, 12), ObjectKind::Segment { log: 0xab, first: 12 }),
+            (segment(0xab, 0, 12), ObjectKind::Segment { log: 0xab, branch: 0, first: 12 }),
+            (segment(0xab, 3, 12), ObjectKind::Segment { log: 0xab, branch: 3, first: 12 }),
             (snapshot(50_000, &sha256), ObjectKind::Snapshot(50_000)),
             (layer(&sha256), ObjectKind::Layer(sha256)),
             (image_manifest(&sha256), ObjectKind::ImageManifest(sha256)),
@@ -204,6 +213,8 @@ mod tests {
             "runs/lake/weights/v+00007/manifest.json",
             "log/ab/1.json",
             "log/00000000000000ab/+0000000000000000012.json",
+            "log/00000000000000ab/00000000000000000012.0.json",
+            "log/00000000000000ab/00000000000000000012.+1.json",
             "snapshots/1-x.msgpack",
             "snapshots/00000000000000000001-../x.msgpack",
             "elsewhere/x",

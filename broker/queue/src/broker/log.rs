@@ -8,10 +8,11 @@ use futures::{FutureExt, StreamExt};
 use millrace_schemas::envelope::DecodeError;
 use millrace_schemas::ids::IdError;
 use millrace_schemas::limits::{CLAIMS_IN_FLIGHT, MAX_INLINE_BYTES, MAX_INLINE_EVENT_BYTES};
+use millrace_schemas::log_segment::LogSegment;
 use millrace_schemas::{Event, Outcome, RunId, TaskKey, subjects};
 
 use super::tasks::ClaimError;
-use super::{Broker, BrokerError};
+use super::{Broker, BrokerError, Chain};
 use crate::port::{Appended, Delivery, LogEntry, LogReader, Message};
 
 /// An entry of the log, read.
@@ -38,6 +39,8 @@ pub struct Log {
     reader: Option<Box<dyn LogReader>>,
     /// Position of the next entry; from where the reading begins, perhaps beyond the log's end.
     next: u64,
+    /// Those of a log, as they were listed last.
+    segments: Option<(u64, Chain)>,
     /// Entries read and not yet given: one of them waits for the object store.
     waiting: VecDeque<LogEntry>,
     /// The first of those whose payloads are in the object store, being fetched.
@@ -157,6 +160,7 @@ impl Broker {
             whole,
             reader,
             next: from,
+            segments: None,
             waiting: VecDeque::new(),
             fetching: FuturesOrdered::new(),
         })
@@ -169,7 +173,7 @@ impl Broker {
     /// The queue or the object store fails.
     pub async fn log_start(&self) -> Result<u64, BrokerError> {
         let range = self.queue.log_range().await?;
-        let oldest = self.segments(range.id).await?.first().copied();
+        let oldest = self.segments(range.id).await?.firsts().next();
         Ok(oldest.map_or(range.first, |oldest| oldest.min(range.first)))
     }
 }
@@ -255,12 +259,24 @@ impl Log {
             self.reader = Some(self.broker.queue.read_log(self.next).await?);
             return Ok(VecDeque::new());
         }
-        let Some(segment) = self.broker.segment_with(range.id, self.next).await? else {
+        let Some(segment) = self.segment(range.id).await? else {
             return Err(BrokerError::Gone { from: self.next, to: range.first - 1 });
         };
         let mut entries = VecDeque::from(self.broker.read_segment(&segment).await?);
         entries.retain(|entry| entry.seq >= self.next);
         Ok(entries)
+    }
+
+    /// The segment that holds the next position. They are listed again where none of those that were listed does.
+    async fn segment(&mut self, log: u64) -> Result<Option<LogSegment>, BrokerError> {
+        if let Some((of, chain)) = &self.segments
+            && *of == log
+            && let Some(segment) = self.broker.segment_with(log, chain, self.next).await?
+        {
+            return Ok(Some(segment));
+        }
+        let (_, chain) = self.segments.insert((log, self.broker.segments(log).await?));
+        self.broker.segment_with(log, chain, self.next).await
     }
 }
 

@@ -29,8 +29,8 @@ impl Broker {
     pub async fn claimed(&self) -> Result<BTreeSet<Claim>, BrokerError> {
         let mut claims = self.claimed_by_log().await?;
         for path in self.objects.list(LOG).await? {
-            let Some(ObjectKind::Segment { log, first }) = paths::parse(&path) else { continue };
-            let Some(segment) = self.segment_at(log, first).await? else { continue };
+            let Some(ObjectKind::Segment { log, branch, first }) = paths::parse(&path) else { continue };
+            let Some(segment) = self.segment_at(log, branch, first).await? else { continue };
             for part in segment.parts {
                 claims.extend(self.read_index(&part).await?.claims);
                 claims.extend([part.data, part.index].map(|blob| Claim { run: part.run.clone(), blob }));

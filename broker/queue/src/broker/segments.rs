@@ -6,7 +6,7 @@
 //! at once, one of them creates the manifest and the others use it. The log is trimmed only up to a
 //! segment that reads back equal to the log's own entries. So a process that stops between two
 //! steps leaves either the log as it was, or a segment beside it. The next process proves that
-//! segment and trims by it.
+//! segment and trims by it. One that holds something else is of a lost future (`chain.rs`) and is passed by.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -21,8 +21,10 @@ use super::{Broker, BrokerError};
 use crate::port::{LogEntry, QueueError};
 use millrace_objects::ObjectError;
 
+mod chain;
 mod part;
 
+pub use chain::Chain;
 pub(super) use part::{claim_of, named};
 
 /// Entries asked of the log at once.
@@ -44,41 +46,95 @@ pub struct TrimRule<'a> {
     pub may_act: &'a (dyn Fn() -> bool + Sync),
 }
 
+/// What stands where the log's next segment belongs.
+enum Standing {
+    /// Nothing that holds the log's entries. The next one is of this branch.
+    None { branch: u32 },
+    /// A segment whose entries the rule does not let go yet.
+    Begun,
+    /// A segment that is proven.
+    Same(LogSegment),
+}
+
 impl Broker {
     /// Moves the oldest entries of the log into a segment, if the rule permits enough of them.
     /// Returns the segment.
     ///
     /// # Errors
-    /// The queue or the object store fails, or an existing segment differs from the log. The log
-    /// keeps all entries that are in no proven segment.
+    /// The queue or the object store fails, or a segment cannot be read back. The log keeps all
+    /// entries that are in no proven segment.
     pub async fn trim_log(&self, rule: TrimRule<'_>) -> Result<Option<LogSegment>, BrokerError> {
+        let log = self.queue.log_range().await?.id;
+        // Asked for before the range is: the log had been trimmed by each of these then, but by the newest.
+        let chain = self.segments(log).await?;
         let range = self.queue.log_range().await?;
         let before = rule.before.min(range.last + 1);
-        if range.first >= before {
+        if range.id != log || range.first >= before {
             return Ok(None);
         }
-        let (segment, entries) = match self.segment_at(range.id, range.first).await? {
-            Some(segment) if segment.last >= before => return Ok(None),
-            Some(segment) => {
-                let all = TrimRule { before: segment.last + 1, entries: usize::MAX, ..rule };
-                let (entries, _) = self.oldest(range.first, &all, u64::MAX).await?;
-                (segment, entries)
-            }
-            None => {
-                let (entries, full) =
-                    self.oldest(range.first, &TrimRule { before, ..rule }, SEGMENT_BYTES).await?;
-                if !full {
+        let trimmed_to = self.trimmed_to.load(Ordering::Relaxed);
+        if range.first < trimmed_to {
+            // A server that does not know that it no longer leads the log, or a log that was restored under its writer.
+            let first = range.first;
+            let reason =
+                format!("it begins at seq={first}, though this process trimmed it to seq={trimmed_to}");
+            return Err(BrokerError::Invalid { action: "trim the log", reason });
+        }
+        let rule = TrimRule { before, ..rule };
+        let segment = match self.standing(log, &chain, range.first, &rule).await? {
+            Standing::Begun => return Ok(None),
+            Standing::Same(segment) => segment,
+            Standing::None { branch } => {
+                let (entries, full) = self.oldest(range.first, &rule, SEGMENT_BYTES).await?;
+                // A branch takes positions from the earlier ones, so that another leader may have trimmed nothing since.
+                if !full || (branch > chain.newest() && !(rule.may_act)()) {
                     return Ok(None);
                 }
-                (self.write_segment(range.id, &entries, rule.runs).await?, entries)
+                let segment = self.write_segment(log, branch, &entries, rule.runs).await?;
+                self.prove(&segment, &entries).await?;
+                segment
             }
         };
-        self.prove(&segment, &entries).await?;
         if !(rule.may_act)() {
             return Ok(None);
         }
         self.queue.trim_log(segment.last + 1).await?;
+        self.trimmed_to.fetch_max(segment.last + 1, Ordering::Relaxed);
         Ok(Some(segment))
+    }
+
+    /// The segment that begins where the log does.
+    async fn standing(
+        &self,
+        log: u64,
+        chain: &Chain,
+        first: u64,
+        rule: &TrimRule<'_>,
+    ) -> Result<Standing, BrokerError> {
+        let lost = Standing::None { branch: chain.newest() + 1 };
+        if chain.is_beyond(first) {
+            tracing::warn!(
+                seq = first,
+                "the log went back behind its segments: those from here on are set aside"
+            );
+            return Ok(lost);
+        }
+        let Some(branch) = chain.at(first) else { return Ok(Standing::None { branch: chain.newest() }) };
+        let Some(segment) = self.segment_at(log, branch, first).await? else {
+            return Ok(Standing::None { branch });
+        };
+        let before = rule.before.min(segment.last + 1);
+        let all = TrimRule { before, entries: usize::MAX, ..*rule };
+        let (entries, _) = self.oldest(first, &all, u64::MAX).await?;
+        let stored = self.read_segment(&segment).await?;
+        if !stored.starts_with(&entries) {
+            tracing::warn!(seq = first, "a segment holds other entries than the log does: it is set aside");
+            return Ok(lost);
+        }
+        match entries.len() == stored.len() {
+            true => Ok(Standing::Same(segment)),
+            false => Ok(Standing::Begun),
+        }
     }
 
     /// The oldest entries that the rule lets go, and whether they fill a segment.
@@ -112,9 +168,10 @@ impl Broker {
 
     /// Writes the parts, then the manifest. Returns the stored manifest, which may be another
     /// process's.
-    async fn write_segment(
+    pub(crate) async fn write_segment(
         &self,
         log: u64,
+        branch: u32,
         entries: &[LogEntry],
         runs: &BTreeSet<RunId>,
     ) -> Result<LogSegment, BrokerError> {
@@ -124,9 +181,10 @@ impl Broker {
         let parts = self.write_parts(entries, runs).await?;
         let segment = LogSegment { log: format!("{log:016x}"), first: first.seq, last: last.seq, parts };
         let manifest = serde_json::to_vec(&segment).expect("a manifest holds only what JSON can express");
-        self.objects.create(&paths::segment(log, first.seq), Bytes::from(manifest)).await?;
-        let standing = self.segment_at(log, first.seq).await?;
-        standing.ok_or_else(|| ObjectError::NotFound { path: paths::segment(log, first.seq) }.into())
+        let path = paths::segment(log, branch, first.seq);
+        self.objects.create(&path, Bytes::from(manifest)).await?;
+        let standing = self.segment_at(log, branch, first.seq).await?;
+        standing.ok_or_else(|| ObjectError::NotFound { path }.into())
     }
 
     /// Proves that a segment reads back as these entries of the log.
@@ -138,8 +196,7 @@ impl Broker {
         let differs = stored.iter().zip(entries).find(|(stored, entry)| stored != entry);
         let seq = differs.map_or(segment.first, |(_, entry)| entry.seq);
         Err(invalid(format!(
-            "the one of log={} that begins at seq={} differs from the log, first at seq={seq}; nothing is trimmed while \
-             it stands",
+            "the one of log={} that begins at seq={} differs from the log, first at seq={seq}; nothing is trimmed by it",
             segment.log, segment.first
         )))
     }
@@ -177,7 +234,7 @@ impl Broker {
         }
         let listed = self.objects.list_aged(paths::LOG).await?;
         let segments = listed.iter().filter_map(|listed| match paths::parse(&listed.path) {
-            Some(ObjectKind::Segment { log, first }) => Some((listed.modified_ms, first, log)),
+            Some(ObjectKind::Segment { log, first, .. }) => Some((listed.modified_ms, first, log)),
             Some(_) | None => None,
         });
         Ok(segments.max().map(|(.., log)| (log, u64::MAX)))
@@ -193,8 +250,12 @@ impl Broker {
         let mut wanted: Vec<usize> =
             (0..seqs.len()).filter(|at| found[*at].is_none() && seqs[*at] < first).collect();
         wanted.sort_unstable_by_key(|at| std::cmp::Reverse(seqs[*at]));
+        let chain = match wanted.is_empty() {
+            true => return Ok(()),
+            false => self.segments(log).await?,
+        };
         while let Some(at) = wanted.last().copied() {
-            let last = match self.segment_with(log, seqs[at]).await? {
+            let last = match self.segment_with(log, &chain, seqs[at]).await? {
                 None => seqs[at],
                 Some(segment) => {
                     let entries = self.read_segment(&segment).await?;
@@ -213,8 +274,13 @@ impl Broker {
     ///
     /// # Errors
     /// The object store fails, or holds something else.
-    pub async fn segment_at(&self, log: u64, first: u64) -> Result<Option<LogSegment>, BrokerError> {
-        let path = paths::segment(log, first);
+    pub async fn segment_at(
+        &self,
+        log: u64,
+        branch: u32,
+        first: u64,
+    ) -> Result<Option<LogSegment>, BrokerError> {
+        let path = paths::segment(log, branch, first);
         let Some(content) = self.objects.get(&path).await? else { return Ok(None) };
         let wrong =
             |reason: String| invalid(format!("the manifest path={path} cannot be believed: {reason}"));
@@ -225,32 +291,18 @@ impl Broker {
         Ok(Some(segment))
     }
 
-    /// Where the segments of a log begin, in order.
-    ///
-    /// # Errors
-    /// The object store fails.
-    pub async fn segments(&self, log: u64) -> Result<Vec<u64>, BrokerError> {
-        let listed = self.objects.list(&paths::segments(log)).await?;
-        let first = |path: &String| match paths::parse(path) {
-            Some(ObjectKind::Segment { log: of, first }) if of == log => Some(first),
-            Some(_) | None => None,
-        };
-        Ok(listed.iter().filter_map(first).collect())
-    }
-
-    /// The segment that holds a position, if one does.
+    /// The segment that holds a position, if one of these does.
     ///
     /// # Errors
     /// The object store fails, or holds something else.
-    pub async fn segment_with(&self, log: u64, seq: u64) -> Result<Option<LogSegment>, BrokerError> {
-        let found = match self.segment_at(log, seq).await? {
-            // The reader asks for the first entry of the next segment.
-            Some(segment) => Some(segment),
-            None => match self.segments(log).await?.into_iter().rfind(|first| *first <= seq) {
-                Some(first) => self.segment_at(log, first).await?,
-                None => None,
-            },
-        };
+    pub async fn segment_with(
+        &self,
+        log: u64,
+        chain: &Chain,
+        seq: u64,
+    ) -> Result<Option<LogSegment>, BrokerError> {
+        let Some((branch, first)) = chain.before(seq) else { return Ok(None) };
+        let found = self.segment_at(log, branch, first).await?;
         Ok(found.filter(|segment| (segment.first..=segment.last).contains(&seq)))
     }
 }

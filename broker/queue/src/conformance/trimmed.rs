@@ -11,6 +11,7 @@ use millrace_schemas::{Event, subjects};
 use super::log::outcome;
 use super::{Fixture, run, soon};
 use crate::broker::{Broker, BrokerError, Log, TrimRule};
+use crate::port::Message;
 
 const ENTRIES: u64 = 25;
 
@@ -47,6 +48,12 @@ async fn read(log: &mut Log, count: usize) -> Vec<(u64, u64, String, Event)> {
         }
     }
     read
+}
+
+/// Where the log's segments begin.
+async fn begin(broker: &Broker) -> Vec<u64> {
+    let log = broker.queue().log_range().await.expect("known").id;
+    broker.segments(log).await.expect("listed").firsts().collect()
 }
 
 /// The log holds what fills no segment; readers from before, and those that were in the midst of it, see all of it once.
@@ -99,13 +106,13 @@ pub async fn trimming_goes_on_from_wherever_it_stopped(fixture: Fixture) {
     let stopped = broker.trim_log(TrimRule { may_act: &may_act, ..rule(24, &runs) }).await;
     assert_eq!(stopped.expect("asked"), None);
     let range = fixture.queue.log_range().await.expect("known");
-    assert_eq!((range.first, broker.segments(range.id).await.expect("listed")), (1, vec![1]));
+    assert_eq!((range.first, begin(broker).await), (1, vec![1]));
     assert_eq!(read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await, whole);
     // Another process continues with other bounds, and uses the stored segment.
     let other = TrimRule { entries: 4, may_act: &may_act, ..rule(24, &runs) };
     let taken = broker.trim_log(other).await.expect("trimmed").expect("a segment");
     assert_eq!((taken.first, taken.last), (1, 10));
-    assert_eq!(broker.segments(range.id).await.expect("listed"), [1]);
+    assert_eq!(begin(broker).await, [1]);
     // Two at once.
     let (one, two) = tokio::join!(broker.trim_log(rule(24, &runs)), broker.trim_log(other));
     for trimmed in [one, two] {
@@ -115,7 +122,7 @@ pub async fn trimming_goes_on_from_wherever_it_stopped(fixture: Fixture) {
     assert_eq!(read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await, whole);
 }
 
-/// A segment that is not what the log holds stops the trimming; entries that nothing holds stop the reading.
+/// A segment that cannot be read back stops the trimming; entries that nothing holds stop the reading.
 pub async fn nothing_is_trimmed_that_no_segment_proves(fixture: Fixture) {
     let (broker, runs) = (&fixture.broker, BTreeSet::from([run()]));
     fill(broker).await;
@@ -123,7 +130,7 @@ pub async fn nothing_is_trimmed_that_no_segment_proves(fixture: Fixture) {
     let rule = rule(24, &runs);
     broker.trim_log(TrimRule { may_act: &never, ..rule }).await.expect("asked");
     let log = fixture.queue.log_range().await.expect("known").id;
-    let segment = broker.segment_at(log, 1).await.expect("read").expect("a segment");
+    let segment = broker.segment_at(log, 0, 1).await.expect("read").expect("a segment");
     let part = &segment.parts[1];
     let path = paths::blob(&part.run, &part.data.sha256);
     let sound = broker.objects().get(&path).await.expect("read").expect("there");
@@ -133,7 +140,56 @@ pub async fn nothing_is_trimmed_that_no_segment_proves(fixture: Fixture) {
     broker.objects().put(&path, sound).await.expect("mended");
     broker.trim_log(rule).await.expect("trimmed").expect("a segment");
     assert_eq!(fixture.queue.log_range().await.expect("known").first, 11);
-    broker.objects().delete(&paths::segment(log, 1)).await.expect("deleted");
+    broker.objects().delete(&paths::segment(log, 0, 1)).await.expect("deleted");
     let read = broker.read_log(3).await.expect("opened").next(1).await;
     assert!(matches!(read, Err(BrokerError::Gone { from: 3, to: 10 })), "{read:?}");
+}
+
+/// A restored log gives positions out again whose former entries were trimmed into segments after the backup was made.
+/// They stop no trimming, and nobody reads them.
+pub async fn segments_of_a_lost_future_are_passed_by(fixture: Fixture) {
+    let (broker, runs) = (&fixture.broker, BTreeSet::from([run()]));
+    fill(broker).await;
+    let whole = read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await;
+    let log = fixture.queue.log_range().await.expect("known").id;
+    let mut lost = Vec::new();
+    let mut reader = fixture.queue.read_log(1).await.expect("read");
+    while lost.len() < ENTRIES as usize {
+        lost.extend(reader.next(7).await.expect("read"));
+    }
+    for entry in &mut lost {
+        let event = Event::Tick { unix_ms: 1_000 + entry.seq };
+        entry.message = Message {
+            subject: subjects::log(subjects::ALL_RUNS, &event),
+            payload: event.to_bytes(),
+            headers: vec![],
+        };
+    }
+    // Of the first trim, what was written before the backup stands.
+    let never = || false;
+    assert_eq!(broker.trim_log(rule(24, &runs)).await.expect("trimmed").expect("a segment").last, 10);
+    broker.trim_log(TrimRule { may_act: &never, entries: 5, ..rule(24, &runs) }).await.expect("asked");
+    for (first, last) in [(16, 18), (19, 22), (23, 25)] {
+        let entries = &lost[first - 1..last];
+        broker.write_segment(log, 0, entries, &runs).await.expect("written");
+    }
+    assert_eq!(begin(broker).await, [1, 11, 16, 19, 23]);
+    broker.trim_log(TrimRule { may_act: &never, entries: 6, ..rule(24, &runs) }).await.expect("asked");
+    assert_eq!(begin(broker).await, [1, 11, 16, 19, 23], "who may not act begins no branch");
+    let trimmed = broker.trim_log(TrimRule { entries: 6, ..rule(24, &runs) }).await.expect("trimmed");
+    assert_eq!(trimmed.map(|segment| (segment.first, segment.last)), Some((11, 16)));
+    assert_eq!(begin(broker).await, [1, 11]);
+    let trimmed = broker.trim_log(TrimRule { entries: 6, ..rule(24, &runs) }).await.expect("trimmed");
+    assert_eq!(trimmed.map(|segment| (segment.first, segment.last)), Some((17, 22)));
+    assert_eq!(begin(broker).await, [1, 11, 17]);
+    assert_eq!(read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await, whole);
+    let found = broker.entries(&[16, 19, 3]).await.expect("read");
+    let found: Vec<_> =
+        found.into_iter().map(|found| found.expect("found").event.expect("an event")).collect();
+    assert_eq!(found, [15, 18, 2].map(|at| whole[at].3.clone()));
+    // Restored once more, to where the newest segment is another one's.
+    broker.write_segment(log, 1, &lost[22..25], &runs).await.expect("written");
+    broker.trim_log(TrimRule { entries: 2, ..rule(26, &runs) }).await.expect("trimmed").expect("a segment");
+    assert_eq!(begin(broker).await, [1, 11, 17, 23]);
+    assert_eq!(read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await, whole);
 }
