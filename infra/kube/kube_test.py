@@ -5,7 +5,6 @@ maximum: 1 → 5 → `kubectl delete pod`, `kill -9` → a lower maximum: 5 → 
 2 → 0 → books balanced → `helm uninstall` → nothing left. The steps are functions in that order.
 """
 
-import itertools
 import json
 import os
 import shutil
@@ -18,7 +17,8 @@ from pathlib import Path
 
 from cluster import Cluster, Failed
 from container import first_child
-from release import FULL, GENERATE, HERE, NAMESPACE, RELEASE, ROOT, Release, Replicas, Work, must
+from release import FULL, GENERATE, HERE, NAMESPACE, RELEASE, ROOT, Release, Work, must
+from replicas import Replicas, passes
 
 sys.path.insert(0, str(HERE.parent / "fakecloud"))
 from bench import Log  # noqa: E402  pylint: disable=wrong-import-position
@@ -243,21 +243,6 @@ def finish(life: Life) -> None:
                      f"(the last five of {len(curve)})")
     numbers = [2] + life.replicas.since(before)
     life.log.say(f"no run is left: {' → '.join(map(str, numbers))}, {took:.1f} s after the last one's end")
-
-
-def passes(seen: list[int], stops: list[int]) -> bool:
-    """Whether `seen` goes from stop to stop, and only up or only down between two."""
-    rest = iter(seen)
-    if next(rest, None) != stops[0]:
-        return False
-    for before, stop in itertools.pairwise(stops):
-        at = before
-        while at != stop:
-            number = next(rest, None)
-            if number is None or not min(at, stop) <= number <= max(at, stop):
-                return False
-            at = number
-    return next(rest, None) is None
 
 
 def sequence(life: Life) -> None:

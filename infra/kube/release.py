@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import threading
-import time
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -172,33 +171,6 @@ class Work:
     def steps(self) -> int:
         """Steps of all runs."""
         return sum(int(self.release.status(run).get("version") or 0) for run in self.runs)
-
-
-class Replicas:
-    """Every number of replicas that the pool's Deployment was told, with its time, as the API server tells them."""
-
-    def __init__(self, cluster: Cluster):
-        self.cluster, self.ended = cluster, threading.Event()
-        self.seen: list[tuple[float, int]] = []
-
-    def begin(self) -> None:
-        threading.Thread(target=self._follow, daemon=True).start()
-
-    def _follow(self) -> None:
-        base = BASE.rpartition("/")[0]
-        for kind, each in self.cluster.api.watch(f"{base}?fieldSelector=metadata.name%3D{GENERATE}", self.ended):
-            if kind in ("ADDED", "MODIFIED"):
-                wanted = each["spec"]["replicas"]
-                if not self.seen or self.seen[-1][1] != wanted:
-                    self.seen.append((time.monotonic(), wanted))
-
-    @property
-    def now(self) -> int | None:
-        return self.seen[-1][1] if self.seen else None
-
-    def since(self, at: int) -> list[int]:
-        """The numbers from the ``at``-th on."""
-        return [wanted for _, wanted in self.seen[at:]]
 
 
 def must(done: subprocess.CompletedProcess[str], what: str) -> str:
