@@ -151,10 +151,11 @@ async fn serve(
     arguments: Arguments,
     wrapped: impl Fn(Stage, Arc<dyn Executor>) -> Arc<dyn Executor>,
 ) -> anyhow::Result<()> {
-    let telemetry = arguments.telemetry.start("millrace-worker").await?;
-    arguments.torch.apply(&arguments.nats).map_err(anyhow::Error::msg)?;
+    // First of all: process 1 of a container never sees a signal that came before.
     let departure = Departure::default();
     on_signal(departure.clone()).context("failed to listen to signals")?;
+    let telemetry = arguments.telemetry.start("millrace-worker").await?;
+    arguments.torch.apply(&arguments.nats).map_err(anyhow::Error::msg)?;
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
     let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
     let mut pools = pools(&arguments.stages, &arguments.pools, offers)?;
@@ -171,7 +172,10 @@ async fn serve(
     let objects = Objects::open(&arguments.objects)?;
     let folder = arguments.cache.folder()?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
-    let Some(queue) = departure.requested().run_until_cancelled(connect).await else { return Ok(()) };
+    let Some(queue) = departure.requested().run_until_cancelled(connect).await else {
+        tracing::info!(%id, settled = true, "left");
+        return Ok(());
+    };
     let broker = Broker::new(queue?, objects.clone());
 
     let (of_machine, machine) = watch::channel(None);
