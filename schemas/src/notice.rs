@@ -174,6 +174,9 @@ pub struct WorkerNotice {
     /// It is leaving: it pulls no more tasks.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub leaving: bool,
+    /// It has left, and waits without work until it is ended or recalled.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
+    pub stands_by: bool,
     /// What its device does now, where it generates and trains in turn (time division); `None`
     /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]

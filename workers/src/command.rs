@@ -13,12 +13,13 @@ use millrace_schemas::{Stage, WorkerId};
 use millrace_telemetry::TelemetryArgs;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::machine::MachineArgs;
 use crate::program::Program;
 use crate::rewards::Tools;
 use crate::rewards::tools::ToolArgs;
-use crate::runtime::{Departure, Executor, PoolSettings, Worker, WorkerSettings, on_signal};
+use crate::runtime::{Departure, Executor, PoolSettings, Signals, StandBy, Worker, WorkerSettings};
 use crate::stages::Executors;
 use crate::torch::TorchArgs;
 use crate::train_shard::KeyRendezvous;
@@ -35,6 +36,7 @@ use check_sandbox::CheckSandbox;
 use mcp_args::McpArgs;
 
 pub mod arguments;
+mod again;
 mod worker_name;
 mod agents;
 mod baselines;
@@ -89,8 +91,9 @@ struct Arguments {
     /// queue. Default: 20
     #[arg(long, env = "MILLRACE_GRACE", default_value_t = 20.0)]
     grace: f64,
-    /// Seconds that it stays, not ready, after it left at the coordinator's request, unless a signal comes
-    /// sooner. For a place that restarts what ends, and ends first what is not ready: Kubernetes
+    /// Seconds that it stands by, not ready, after it left at the coordinator's request. Then, or when the
+    /// coordinator recalls it, it serves again; a signal ends it. For a place that restarts what ends, and
+    /// ends first what is not ready: Kubernetes
     #[arg(long, env = "MILLRACE_LINGER", value_name = "SECONDS", default_value_t = 0.0)]
     linger: f64,
     /// The pool of workers that it belongs to, by its name in the scaling file. Default: the pool that
@@ -116,7 +119,20 @@ struct Arguments {
 /// # Errors
 /// What failed, and the remedy.
 pub fn main() -> anyhow::Result<()> {
-    Runtime::new()?.block_on(run())
+    let next = Runtime::new()?.block_on(run())?;
+    // The runtime and all that it started are gone.
+    match next {
+        Next::ServeAgain(signals) if !signals.hold()? => again::again(),
+        Next::ServeAgain(_) | Next::End => Ok(()),
+    }
+}
+
+/// What the process does after it left.
+#[derive(Debug)]
+enum Next {
+    End,
+    /// It is needed again, unless something ends it.
+    ServeAgain(Signals),
 }
 
 /// Serves as the command line `arguments` say, its program first, with what `wrapped` makes of each
@@ -128,21 +144,22 @@ pub fn serve_with(
     arguments: impl IntoIterator<Item = OsString>,
     wrapped: impl Fn(Stage, Arc<dyn Executor>) -> Arc<dyn Executor>,
 ) -> anyhow::Result<()> {
-    Runtime::new()?.block_on(serve(Arguments::parse_from(arguments), wrapped))
+    Runtime::new()?.block_on(serve(Arguments::parse_from(arguments), wrapped)).map(drop)
 }
 
-async fn run() -> anyhow::Result<()> {
+async fn run() -> anyhow::Result<Next> {
+    let over = |()| Next::End;
     if let Some(check) = CheckModel::asked(std::env::args_os()) {
-        return check.run();
+        return check.run().map(over);
     }
     if let Some(check) = CheckData::asked(std::env::args_os()) {
-        return check.run().await;
+        return check.run().await.map(over);
     }
     if let Some(baselines) = Baselines::asked(std::env::args_os()) {
-        return baselines.run();
+        return baselines.run().map(over);
     }
     if let Some(check) = CheckSandbox::asked(std::env::args_os()) {
-        return check.run().await;
+        return check.run().await.map(over);
     }
     serve(Arguments::parse(), |_, executor| executor).await
 }
@@ -150,10 +167,11 @@ async fn run() -> anyhow::Result<()> {
 async fn serve(
     arguments: Arguments,
     wrapped: impl Fn(Stage, Arc<dyn Executor>) -> Arc<dyn Executor>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Next> {
+    let start = Instant::now();
     // First of all: process 1 of a container never sees a signal that came before.
     let departure = Departure::default();
-    on_signal(departure.clone()).context("failed to listen to signals")?;
+    let signals = Signals::heed(departure.clone()).context("failed to listen to signals")?;
     let telemetry = arguments.telemetry.start("millrace-worker").await?;
     arguments.torch.apply(&arguments.nats).map_err(anyhow::Error::msg)?;
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
@@ -174,7 +192,7 @@ async fn serve(
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
     let Some(queue) = departure.requested().run_until_cancelled(connect).await else {
         tracing::info!(%id, settled = true, "left");
-        return Ok(());
+        return Ok(Next::End);
     };
     let broker = Broker::new(queue?, objects.clone());
 
@@ -184,6 +202,9 @@ async fn serve(
     let linger = Duration::try_from_secs_f64(arguments.linger).context("failed to read --linger")?;
     let rendezvous = KeyRendezvous::new(broker.clone(), Handle::current());
     let (tracer, member_of) = (telemetry.tracer.clone(), arguments.member_of);
+    let stages = pools.iter().map(|pool| pool.stage).collect();
+    let stand_by =
+        StandBy { broker: broker.clone(), worker: id.clone(), member_of: member_of.clone(), stages, start };
     let time_division = device.as_ref().map(|device| device.division().clone());
     let settings = WorkerSettings {
         grace,
@@ -204,11 +225,14 @@ async fn serve(
     let settled = worker.serve(pools, executor, telemetry.health, departure.clone()).await;
     telemetry.tracer.finish().await;
     tracing::info!(%id, settled, "left");
-    departure.ends(linger).await;
+    if stand_by.is_needed(&departure, linger).await {
+        tracing::info!(%id, "needed again; starting again");
+        return Ok(Next::ServeAgain(signals));
+    }
     if let Some(watched) = watched {
         watched.left().await;
     }
-    Ok(())
+    Ok(Next::End)
 }
 
 /// Starts the user's program, if there is one.

@@ -52,8 +52,9 @@ impl TorchArgs {
         set_gpu_kernels(self.gpu_kernels);
         allow_tf32(self.tf32);
         set_device(self.device).map_err(|error| format!("--device: {error}"))?;
-        if let Some(at) = self.gang_interface.as_deref().map(Listen::at).or_else(|| Listen::towards(nats)) {
-            group::listen(at);
+        match &self.gang_interface {
+            Some(word) => group::listen(Listen::at(word)),
+            None => group::listen_towards(nats),
         }
         Ok(())
     }

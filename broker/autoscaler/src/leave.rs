@@ -27,6 +27,15 @@ pub fn leavers<'a>(
     leavers.into_iter().take(count).map(|(worker, _)| worker.clone()).collect()
 }
 
+/// Of `workers`, those that stand by, `count` at most, in the order of their names: the same until they serve.
+#[must_use]
+pub fn standing_by<'a>(
+    workers: impl Iterator<Item = (&'a WorkerId, &'a LiveWorker)>,
+    count: usize,
+) -> Vec<WorkerId> {
+    workers.filter(|(_, seen)| seen.notice.stands_by).take(count).map(|(worker, _)| worker.clone()).collect()
+}
+
 /// What it costs to lose a worker, or a machine with all of its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {

@@ -20,9 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::board::{Board, Standing};
+use crate::board::{Board, Standing, announced};
 use crate::fleet::Fleet;
-use crate::leave::{leavers, machines, of_whole_machines};
+use crate::leave::{leavers, machines, of_whole_machines, standing_by};
 use crate::limits::{Lately, limited};
 use crate::plan::{Need, Runs, plan};
 use crate::spec::{PoolSpec, ScalingFile, TargetSpec};
@@ -164,8 +164,16 @@ impl Scaler {
 
     /// Publishes the standing decisions, which a standby knows too: KEDA asks any coordinator.
     fn publish(&self) {
+        let unix_ms = self.at.clock.unix_ms();
+        let is_keda = |name: &str| {
+            self.at.file.pools.iter().any(|pool| pool.name == name && pool.target == TargetSpec::Keda)
+        };
         for (pool, known) in &self.at.shared.lock().scaling {
-            let desired = if known.last.dry_run { known.last.before } else { known.last.desired };
+            let desired = match &known.last {
+                last if last.dry_run => last.before,
+                last if is_keda(pool) => announced(last, unix_ms),
+                last => last.desired,
+            };
             metrics::gauge!("millrace_scale_desired_workers", "pool" => pool.clone()).set(f64::from(desired));
         }
     }
@@ -220,7 +228,12 @@ impl Scaler {
             }
             self.fleet.awaits(&pool.name, desired.saturating_sub(before), now);
         }
-        self.at.board.set(&pool.name, Standing { desired, decided: Instant::now(), dry_run });
+        let announced = {
+            let state = self.at.shared.lock();
+            let last = state.scaling.get(&pool.name).map(|known| &known.last);
+            last.filter(|last| last.desired == desired).map_or(desired, |last| announced(last, unix_ms))
+        };
+        self.at.board.set(&pool.name, Standing { desired: announced, decided: Instant::now(), dry_run });
         if !dry_run && let Some(orders) = self.orders.get(&pool.name) {
             orders.send_replace(order);
         }
@@ -237,8 +250,9 @@ impl Scaler {
             1 => leavers(self.fleet.of(pool), surplus, unix_ms, now),
             _ => of_whole_machines(&machines.live, surplus),
         };
+        let recall = standing_by(self.fleet.of(pool), desired.saturating_sub(live) as usize);
         let replaced = self.targets.get(&pool.name).map(|target| target.replaced()).unwrap_or_default();
-        (Order { desired: Some(desired), leave, machines }, replaced)
+        (Order { desired: Some(desired), leave, recall, machines }, replaced)
     }
 
     fn machines(&self, pool: &PoolSpec, unix_ms: u64, now: Instant) -> Machines {

@@ -24,6 +24,10 @@ const AGAIN: Duration = Duration::from_secs(3);
 /// Between two rounds after failures, at most.
 const LONGEST: Duration = Duration::from_secs(60);
 
+/// By then a worker of a pod that was asked to leave is not ready: the chart probes its pools every 2 s.
+/// Kubernetes, which ends first what is not ready, may be told the lower number.
+pub const UNREADY: Duration = Duration::from_secs(8);
+
 /// The standing decision about a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Order {
@@ -31,6 +35,8 @@ pub struct Order {
     pub desired: Option<u32>,
     /// Live workers beyond that, in the order in which they should go.
     pub leave: Vec<WorkerId>,
+    /// Workers that stand by and are to serve again: the pool has too few.
+    pub recall: Vec<WorkerId>,
     /// What a target that ends machines has to know.
     pub machines: Machines,
 }

@@ -112,6 +112,7 @@ async fn listen(api: &Api) -> Result<(Waits, BTreeMap<String, WorkerNotice>)> {
 /// that is not shared has no verb.
 fn doing(worker: &WorkerNotice) -> String {
     let verb = match worker.device {
+        _ if worker.stands_by => " stands by",
         _ if worker.leaving => " leaves",
         Some(device) => return format!("{} {}: {}", worker.worker, device.name(), tasks(worker)),
         None => "",

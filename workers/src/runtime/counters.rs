@@ -212,6 +212,7 @@ impl Reporter {
             uptime_ms: self.start.elapsed().as_millis() as u64,
             pool: self.member_of.clone(),
             leaving: self.departure.requested().is_cancelled(),
+            stands_by: false,
             device: self.time_division.as_ref().map(TimeDivision::now),
             machine: self.machine.borrow().clone(),
             stages: stages.collect(),

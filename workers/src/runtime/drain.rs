@@ -2,12 +2,10 @@
 //! pulling. Tasks in flight are finished within the grace period, or returned to the queue.
 
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_schemas::Stage;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -80,9 +78,10 @@ impl Departure {
         &self.stop
     }
 
-    /// Waits until something ends this process, `longest` at most.
-    pub async fn ends(&self, longest: Duration) {
-        let _ = tokio::time::timeout(longest, self.ends.cancelled()).await;
+    /// Fires when something ends this process.
+    #[must_use]
+    pub const fn ends(&self) -> &CancellationToken {
+        &self.ends
     }
 
     /// Waits for the first request, then until unfinished tasks must be returned: the grace period
@@ -103,28 +102,6 @@ impl Departure {
             }
         }
     }
-}
-
-/// Requests the departure at the first SIGTERM or SIGINT. A second one ends the process at once.
-///
-/// # Errors
-/// The process cannot listen to the signals.
-pub fn on_signal(departure: Departure) -> io::Result<()> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::spawn(async move {
-        for is_second in [false, true] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if is_second {
-                tracing::warn!("second signal; leaving at once");
-                std::process::exit(1);
-            }
-            departure.request("signal", None);
-        }
-    });
-    Ok(())
 }
 
 /// Waits for the loops to end after the departure is requested: at first for `grace`, or a shorter
@@ -190,18 +167,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_drained_and_not_ended_stays_as_long_as_it_is_told() {
-        let stays = async |departure: &Departure| {
-            let begun = Instant::now();
-            departure.ends(GRACE).await;
-            begun.elapsed().as_secs()
-        };
+    async fn a_drain_request_does_not_end_the_process() {
         let departure = Departure::default();
         departure.drain_request(None);
-        assert!(departure.requested().is_cancelled());
-        assert_eq!(stays(&departure).await, 60);
+        assert!(departure.requested().is_cancelled() && !departure.ends().is_cancelled());
         departure.request("signal", None);
-        assert_eq!(stays(&departure).await, 0);
+        assert!(departure.ends().is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]

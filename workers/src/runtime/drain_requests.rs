@@ -1,4 +1,4 @@
-//! Requests of the coordinator that this worker leaves.
+//! Requests of the coordinator that this worker leaves, or serves again.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) async fn follow(broker: Broker, worker: WorkerId, departure: Departure) {
     let mut is_told = false;
     loop {
-        match first(&broker, &worker).await {
-            Ok(DrainRequest { within_ms }) => {
+        match first(&broker, &worker, false).await {
+            Ok(DrainRequest { within_ms, .. }) => {
                 departure.drain_request(within_ms.map(Duration::from_millis));
                 return;
             }
@@ -31,7 +31,15 @@ pub(super) async fn follow(broker: Broker, worker: WorkerId, departure: Departur
     }
 }
 
-async fn first(broker: &Broker, worker: &WorkerId) -> Result<DrainRequest, QueueError> {
+/// Waits until the coordinator recalls `worker`, which stands by. When it cannot listen, it tries again.
+pub(super) async fn recalled(broker: &Broker, worker: &WorkerId) {
+    while first(broker, worker, true).await.is_err() {
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The first request that is a recall, or is none.
+async fn first(broker: &Broker, worker: &WorkerId, recalled: bool) -> Result<DrainRequest, QueueError> {
     let mut requests = broker.queue().listen(&subjects::drain(worker)).await?;
     loop {
         let Some(request) = requests.next().await else {
@@ -40,8 +48,9 @@ async fn first(broker: &Broker, worker: &WorkerId) -> Result<DrainRequest, Queue
                 reason: "the connection is closed".to_owned(),
             });
         };
-        match serde_json::from_slice(&request.payload) {
-            Ok(request) => return Ok(request),
+        match serde_json::from_slice::<DrainRequest>(&request.payload) {
+            Ok(request) if request.recalled == recalled => return Ok(request),
+            Ok(_) => {}
             Err(error) => tracing::warn!(%error, "ignoring a drain request that cannot be read"),
         }
     }

@@ -9,4 +9,5 @@ mod rewards;
 mod run_loop;
 mod server;
 mod shipped_examples;
+mod stand_by;
 mod text;

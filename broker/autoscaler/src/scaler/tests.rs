@@ -1,8 +1,10 @@
 use async_trait::async_trait;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{MemoryQueue, Objects};
-use millrace_schemas::Event;
+use millrace_schemas::drain::DrainRequest;
+use millrace_schemas::notice::StageCounters;
 use millrace_schemas::scale::PoolScale;
+use millrace_schemas::{Event, subjects};
 
 use super::*;
 use crate::targets::TargetError;
@@ -33,13 +35,13 @@ impl Target for Replacing {
 }
 
 /// A leader whose last decision stands: two workers, by the pool's minimum.
-fn leader(broker: Broker) -> Autoscaler {
+fn leader(broker: Broker, file: &str) -> Autoscaler {
     let at = Autoscaler {
         broker,
         shared: SharedState::new(millrace_coordinator::fold::state::State::default()),
         term: Term::default(),
         clock: UnixClock::new(|| 1_700_000_000_000),
-        file: Arc::new(ScalingFile::parse(FILE).unwrap()),
+        file: Arc::new(ScalingFile::parse(file).unwrap()),
         board: Board::default(),
     };
     at.term.extend(Instant::now() + Duration::from_secs(3_600), 1);
@@ -63,13 +65,60 @@ async fn a_machine_that_was_replaced_is_told_in_the_log_without_a_new_number() {
     broker.queue().ensure_topology().await.unwrap();
     let targets = BTreeMap::from([("gen".to_owned(), Arc::new(Replacing::default()) as Arc<dyn Target>)]);
     let stop = CancellationToken::new();
-    let running = tokio::spawn(run(leader(broker.clone()), targets, stop.clone()));
+    let running = tokio::spawn(run(leader(broker.clone(), FILE), targets, stop.clone()));
     let mut log = broker.read_log(1).await.unwrap();
     let told = tokio::time::timeout(Duration::from_secs(600), log.next(1)).await;
     let told = told.expect("an event is in the log").unwrap();
     let Ok(Event::Scaled(scaled)) = &told[0].event else { panic!("{told:?}") };
     assert_eq!((scaled.before, scaled.desired), (2, 2));
     assert_eq!(scaled.leave, ["i-2".parse().unwrap()]);
+    stop.cancel();
+    running.await.unwrap();
+}
+
+/// Kubernetes ended workers that the coordinator had not chosen, and kept one that it had asked to leave.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stands_by_is_recalled_when_its_pool_has_too_few() {
+    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
+    broker.queue().ensure_topology().await.unwrap();
+    let keda = FILE.replace(r#"kind = "aws", group = "g""#, r#"kind = "keda""#);
+    let at = leader(broker.clone(), &keda);
+    let targets = crate::targets::of(&at.file, &broker).await.unwrap();
+    let mut asked = broker.queue().listen(subjects::DRAIN_WORKERS).await.unwrap();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(run(at, targets, stop.clone()));
+    let tell = async |worker: &str, stands_by: bool| {
+        let notice = WorkerNotice {
+            worker: worker.into(),
+            leaving: stands_by,
+            stands_by,
+            stages: BTreeMap::from([(Stage::Generate, StageCounters::default())]),
+            ..WorkerNotice::default()
+        };
+        broker.notice(subjects::worker_notice(worker), &notice).await;
+    };
+    // Who is asked within half a minute, while so many workers of the pool's two serve.
+    let mut within = async |serving: &[&str]| {
+        let mut requests = Vec::new();
+        for _ in 0..60 {
+            for worker in serving {
+                tell(worker, false).await;
+            }
+            for worker in ["s-0", "s-1"] {
+                tell(worker, true).await;
+            }
+            while let Ok(Some(request)) = tokio::time::timeout(Duration::from_millis(250), asked.next()).await
+            {
+                let recalled = serde_json::from_slice::<DrainRequest>(&request.payload).unwrap().recalled;
+                requests.push((request.subject, recalled));
+            }
+        }
+        requests.dedup();
+        requests
+    };
+    assert_eq!(within(&["a", "b"]).await, []);
+    assert_eq!(within(&["a"]).await, [("mr.ctl.drain.s-0".to_owned(), true)], "one is missing");
+    assert_eq!(within(&["a", "b", "c"]).await.last().map(|(_, recalled)| *recalled), Some(false));
     stop.cancel();
     running.await.unwrap();
 }

@@ -1,5 +1,5 @@
 //! A pool whose workers another process starts: `millrace up`, or KEDA. It reads the decision by
-//! itself; here the workers that leave are asked to drain.
+//! itself; here the workers that leave are asked to drain, and those that stand by are recalled.
 
 use async_trait::async_trait;
 use millrace_queue::Broker;
@@ -24,6 +24,11 @@ impl Target for Drain {
     async fn follow(&self, _desired: u32, order: &Order) -> Result<(), TargetError> {
         for worker in &order.leave {
             self.broker.notice(subjects::drain(worker), &DrainRequest::default()).await;
+        }
+        for worker in &order.recall {
+            tracing::info!(%worker, "recalled, for its pool has too few workers");
+            let recall = DrainRequest { recalled: true, ..DrainRequest::default() };
+            self.broker.notice(subjects::drain(worker), &recall).await;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::drain::Drain;
-use super::{Order, Target, TargetError};
+use super::{Order, Target, TargetError, UNREADY};
 
 /// Where a pod finds the authority and the token of its service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -25,8 +25,6 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const REQUEST: Duration = Duration::from_secs(10);
 /// Characters of a refusal that are shown.
 const SHOWN: usize = 300;
-/// By then a worker that was asked to leave is not ready: the chart probes its pools every 2 s.
-const UNREADY: Duration = Duration::from_secs(8);
 
 pub(super) struct Kubernetes {
     client: Client,
@@ -90,8 +88,9 @@ impl Kubernetes {
         Ok(Self { client, url, token, drain, unready, scaled })
     }
 
-    /// Whether the number may be set now: it grows at once, and falls when the pods of `order` have had
-    /// the time to become not ready. A worker that does not leave holds it up no longer.
+    /// Whether the number may be set now: it grows at once, goes to nothing at once, and falls to another
+    /// one when the pods of `order` have had the time to become not ready. A worker that does not leave
+    /// holds it up no longer.
     fn may_set(&self, desired: u32, order: &Order) -> bool {
         let mut scaled = self.scaled.lock().unwrap_or_else(PoisonError::into_inner);
         if scaled.replicas.is_some_and(|replicas| replicas <= desired) {
@@ -99,7 +98,7 @@ impl Kubernetes {
         } else if !order.leave.is_empty() {
             scaled.asked.get_or_insert_with(Instant::now);
         }
-        scaled.asked.is_none_or(|asked| asked.elapsed() >= self.unready)
+        desired == 0 || scaled.asked.is_none_or(|asked| asked.elapsed() >= self.unready)
     }
 
     async fn set(&self, desired: u32) -> Result<(), TargetError> {

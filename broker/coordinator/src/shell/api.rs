@@ -135,7 +135,12 @@ impl Api {
             error(400, format!("request is not {{\"worker\": \"name\", \"within_ms\": 30000}}: {reason}"))
         })?;
         let DrainWorker { worker, within_ms } = &request;
-        self.broker.notice(subjects::drain(worker), &DrainRequest { within_ms: *within_ms }).await;
+        self.broker
+            .notice(
+                subjects::drain(worker),
+                &DrainRequest { within_ms: *within_ms, ..DrainRequest::default() },
+            )
+            .await;
         json(&request)
     }
 

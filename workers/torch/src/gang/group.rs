@@ -19,12 +19,26 @@ const FORMING: Duration = Duration::from_millis(20);
 /// still read what this one sent.
 const LINGER: Duration = Duration::from_secs(2);
 
-static LISTEN: OnceLock<Listen> = OnceLock::new();
+/// What was said about where to listen.
+#[derive(Debug)]
+enum Place {
+    At(Listen),
+    /// On the way to this server.
+    Towards(String),
+}
+
+static PLACE: OnceLock<Place> = OnceLock::new();
 
 /// Sets where this process listens to the other members, before the first formation. The default is
 /// the loopback: all members are on this machine.
 pub fn listen(at: Listen) {
-    let _ = LISTEN.set(at);
+    let _ = PLACE.set(Place::At(at));
+}
+
+/// As [`listen`], at the address of [`Listen::towards`]. A name is looked up by each formation, which can
+/// be abandoned, and not now.
+pub fn listen_towards(url: &str) {
+    let _ = PLACE.set(Place::Towards(url.to_owned()));
 }
 
 impl Listen {
@@ -38,7 +52,8 @@ impl Listen {
     }
 
     /// The address of this machine that packets to a server (`nats://host:port`) leave from:
-    /// members on other machines that reach the same server find this one there.
+    /// members on other machines that reach the same server find this one there. Waits for the name
+    /// service.
     #[must_use]
     pub fn towards(url: &str) -> Option<Self> {
         let first = url.split(',').next()?;
@@ -51,7 +66,12 @@ impl Listen {
 }
 
 fn listens_at() -> Listen {
-    LISTEN.get_or_init(|| Listen::Address("127.0.0.1".to_owned())).clone()
+    let place = match PLACE.get() {
+        Some(Place::At(at)) => Some(at.clone()),
+        Some(Place::Towards(url)) => Listen::towards(url),
+        None => None,
+    };
+    place.unwrap_or_else(|| Listen::Address("127.0.0.1".to_owned()))
 }
 
 /// A member's view of its formation. All members make the same calls in the same order, from one

@@ -6,6 +6,7 @@ use axum::routing::patch;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::port::Listener;
 use millrace_queue::{MemoryQueue, Objects};
+use millrace_schemas::drain::DrainRequest;
 use millrace_schemas::subjects::DRAIN_WORKERS;
 use tokio::net::TcpListener;
 
@@ -128,6 +129,26 @@ async fn a_worker_that_does_not_leave_holds_the_pool_up_once() {
     cluster.follow(1, &["hung", "other"]).await.unwrap();
     cluster.follow(6, &[]).await.unwrap();
     assert_eq!(cluster.api.numbers(), [4, 3, 6]);
+}
+
+#[tokio::test]
+async fn a_pool_of_which_all_go_waits_for_nobody() {
+    let mut cluster = Cluster::start().await;
+    cluster.follow(2, &[]).await.unwrap();
+    cluster.follow(0, &["gen-a", "gen-b"]).await.unwrap();
+    assert_eq!(cluster.api.numbers(), [2, 0]);
+    assert_eq!(cluster.drains.next().await.unwrap().subject, "mr.ctl.drain.gen-a");
+}
+
+#[tokio::test]
+async fn who_stands_by_is_recalled_by_name() {
+    let mut cluster = Cluster::start().await;
+    let order = Order { desired: Some(2), recall: vec!["gen-c".parse().unwrap()], ..Order::default() };
+    cluster.target.follow(2, &order).await.unwrap();
+    let heard = cluster.drains.next().await.unwrap();
+    assert_eq!(heard.subject, "mr.ctl.drain.gen-c");
+    let request: DrainRequest = serde_json::from_slice(&heard.payload).unwrap();
+    assert!(request.recalled);
 }
 
 #[tokio::test]
