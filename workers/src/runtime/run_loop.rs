@@ -158,10 +158,11 @@ impl PoolLoop {
                     for delivery in deliveries {
                         let slot = free.split(1).expect("a pull returns at most what it was asked for");
                         let this = self.clone();
-                        in_flight.spawn(async move {
+                        // Boxed, or the runtime would copy all of it three times.
+                        in_flight.spawn(Box::pin(async move {
                             this.handle(delivery).await;
                             drop(slot);
-                        });
+                        }));
                     }
                 }
                 Err(error) => {

@@ -84,14 +84,7 @@ impl Broker {
         tokens_alone: bool,
         keep: bool,
     ) -> Result<Content, BrokerError> {
-        let mut content = Content::with_capacity(entries.len());
-        let mut missing = Vec::new();
-        for entry in entries {
-            match self.trajectories.get(entry, tokens_alone) {
-                Some(body) => _ = content.insert(*entry, body),
-                None => missing.push(*entry),
-            }
-        }
+        let (mut content, mut missing) = self.trajectories.get(entries, tokens_alone);
         let mut pauses = LOOK_AGAIN.into_iter();
         while !missing.is_empty() {
             let mut left = Vec::new();

@@ -1,6 +1,6 @@
 //! What was read or written last, in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_schemas::env_step::EnvStepDone;
@@ -8,10 +8,16 @@ use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::limits::MAX_CACHED_TRAJECTORY_BYTES;
 use millrace_schemas::{EntryRef, OutcomeBody};
 
+use super::Content;
+
 /// Bytes of an outcome besides its arrays, with its place here.
 const OVERHEAD: usize = 512;
 
-/// Outcomes by reference, those last used, up to a number of bytes.
+/// Outcomes that were used and are kept once more for it, while room is made for a new one.
+const CHANCES: usize = 64;
+
+/// Outcomes by reference, up to a number of bytes. A turn asks for all of its rollout so far, so that a use has
+/// to cost little: what is the oldest goes, unless it was used since it was looked at last (CLOCK).
 pub(in super::super) struct TrajectoryCache {
     kept: Mutex<Kept>,
     most: usize,
@@ -20,9 +26,8 @@ pub(in super::super) struct TrajectoryCache {
 #[derive(Default)]
 struct Kept {
     outcomes: HashMap<EntryRef, Outcome>,
-    /// The same by last use: the first goes first.
-    by_use: BTreeMap<u64, EntryRef>,
-    uses: u64,
+    /// The same in the order in which they are looked at.
+    order: VecDeque<EntryRef>,
     bytes: usize,
 }
 
@@ -31,7 +36,8 @@ struct Outcome {
     /// Whether it is more than the tokens.
     whole: bool,
     bytes: usize,
-    used: u64,
+    /// Since it was looked at last.
+    used: bool,
 }
 
 impl Default for TrajectoryCache {
@@ -45,16 +51,20 @@ impl TrajectoryCache {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The outcome, or at least its tokens if those alone are needed.
-    pub(super) fn get(&self, entry: &EntryRef, tokens_alone: bool) -> Option<Arc<OutcomeBody>> {
+    /// Those of `entries` that are kept, whole or at least their tokens if those alone are needed; and the others.
+    pub(super) fn get(&self, entries: &[EntryRef], tokens_alone: bool) -> (Content, Vec<EntryRef>) {
+        let (mut content, mut missing) = (Content::with_capacity(entries.len()), Vec::new());
         let mut kept = self.kept();
-        let Kept { outcomes, by_use, uses, .. } = &mut *kept;
-        let outcome = outcomes.get_mut(entry).filter(|outcome| outcome.whole || tokens_alone)?;
-        *uses += 1;
-        by_use.remove(&outcome.used);
-        by_use.insert(*uses, *entry);
-        outcome.used = *uses;
-        Some(outcome.body.clone())
+        for entry in entries {
+            match kept.outcomes.get_mut(entry).filter(|outcome| outcome.whole || tokens_alone) {
+                Some(outcome) => {
+                    outcome.used = true;
+                    content.insert(*entry, outcome.body.clone());
+                }
+                None => missing.push(*entry),
+            }
+        }
+        (content, missing)
     }
 
     /// Keeps an outcome.
@@ -77,26 +87,30 @@ impl TrajectoryCache {
             return;
         }
         let mut kept = self.kept();
-        kept.remove(entry);
-        kept.uses += 1;
-        kept.bytes += bytes;
-        let used = kept.uses;
-        kept.by_use.insert(used, entry);
-        kept.outcomes.insert(entry, Outcome { body, whole, bytes, used });
-        while kept.bytes > self.most
-            && let Some((_, oldest)) = kept.by_use.first_key_value()
-        {
-            let oldest = *oldest;
-            kept.remove(oldest);
+        let outcome = Outcome { body, whole, bytes, used: false };
+        match kept.outcomes.insert(entry, outcome) {
+            Some(before) => kept.bytes -= before.bytes,
+            None => kept.order.push_back(entry),
         }
+        kept.bytes += bytes;
+        kept.make_room(self.most);
     }
 }
 
 impl Kept {
-    fn remove(&mut self, entry: EntryRef) {
-        if let Some(outcome) = self.outcomes.remove(&entry) {
-            self.by_use.remove(&outcome.used);
-            self.bytes -= outcome.bytes;
+    fn make_room(&mut self, most: usize) {
+        let mut chances = CHANCES;
+        while self.bytes > most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            match self.outcomes.get_mut(&oldest) {
+                Some(outcome) if outcome.used && chances > 0 => {
+                    outcome.used = false;
+                    chances -= 1;
+                    self.order.push_back(oldest);
+                }
+                _ => self.bytes -= self.outcomes.remove(&oldest).map_or(0, |outcome| outcome.bytes),
+            }
         }
     }
 }
@@ -139,30 +153,53 @@ mod tests {
         EntryRef { seq, tokens: 100, check: seq }
     }
 
+    /// What is kept of an outcome.
+    fn get(cache: &TrajectoryCache, entry: EntryRef, tokens_alone: bool) -> Option<Arc<OutcomeBody>> {
+        let (mut content, missing) = cache.get(&[entry], tokens_alone);
+        assert_eq!(content.len() + missing.len(), 1);
+        content.remove(&entry)
+    }
+
     #[test]
-    fn what_was_used_longest_ago_goes_first_and_the_bound_holds() {
+    fn what_was_not_used_goes_first_and_the_bound_holds() {
         let cache = TrajectoryCache { most: 3 * (OVERHEAD + 401), ..TrajectoryCache::default() };
         for seq in 1..=3 {
             cache.keep(entry(seq), body(100));
         }
-        assert!(cache.get(&entry(1), false).is_some());
+        assert!(get(&cache, entry(1), false).is_some());
         cache.keep(entry(4), body(100));
-        assert!(cache.get(&entry(2), false).is_none());
-        assert!([1, 3, 4].iter().all(|seq| cache.get(&entry(*seq), false).is_some()));
-        assert!(cache.get(&EntryRef { check: 9, ..entry(1) }, false).is_none(), "of other content");
+        assert!(get(&cache, entry(2), false).is_none());
+        let (content, missing) = cache.get(&[1, 2, 3, 4].map(entry), false);
+        assert_eq!((content.len(), missing), (3, vec![entry(2)]));
+        assert!(get(&cache, EntryRef { check: 9, ..entry(1) }, false).is_none(), "of other content");
         cache.keep(entry(5), body(1_000_000));
-        assert!(cache.get(&entry(5), false).is_none() && cache.get(&entry(4), false).is_some());
-        assert!(cache.kept().bytes <= cache.most && cache.kept().by_use.len() == 3);
+        assert!(get(&cache, entry(5), false).is_none() && get(&cache, entry(4), false).is_some());
+        // The same again takes no more room.
+        cache.keep(entry(4), body(100));
+        let kept = cache.kept();
+        assert!(kept.bytes <= cache.most && kept.order.len() == 3 && kept.outcomes.len() == 3);
+    }
+
+    #[test]
+    fn where_all_was_used_room_is_made_at_once() {
+        let most = 1_000;
+        let cache = TrajectoryCache { most: most * (OVERHEAD + 401), ..TrajectoryCache::default() };
+        for seq in 0..10 * most as u64 {
+            cache.keep(entry(seq), body(100));
+            assert!(get(&cache, entry(seq), false).is_some(), "seq={seq}");
+        }
+        let kept = cache.kept();
+        assert_eq!((kept.order.len(), kept.outcomes.len()), (most, most));
     }
 
     #[test]
     fn tokens_are_never_taken_for_the_whole_outcome() {
         let cache = TrajectoryCache::default();
         cache.keep_tokens(entry(1), &[7; 100]);
-        assert!(cache.get(&entry(1), true).is_some());
-        assert!(cache.get(&entry(1), false).is_none());
+        assert!(get(&cache, entry(1), true).is_some());
+        assert!(get(&cache, entry(1), false).is_none());
         cache.keep(entry(1), body(100));
         cache.keep_tokens(entry(1), &[7; 100]);
-        assert_eq!(cache.get(&entry(1), false), Some(body(100)));
+        assert_eq!(get(&cache, entry(1), false), Some(body(100)));
     }
 }
