@@ -203,6 +203,7 @@ impl Scaler {
             let other = (last.reason.cause, last.reason.limit) != (reason.cause, reason.limit);
             last.desired != desired || last.dry_run != dry_run || other && !recent || !replaced.is_empty()
         });
+        let mut number = last.map_or(desired, |last| announced(&last, unix_ms));
         if is_new {
             let scaled = Scaled {
                 pool: pool.name.clone(),
@@ -216,6 +217,7 @@ impl Scaler {
             if desired != before {
                 tracing::info!(pool = pool.name, before, desired, dry_run, reason = %scaled.reason, "scaled");
             }
+            number = announced(&scaled, unix_ms);
             let event = millrace_schemas::Event::Scaled(Box::new(scaled));
             match self.at.broker.append_led(ALL_RUNS, &event, self.at.term.epoch()).await {
                 Ok(appended) => {
@@ -228,12 +230,7 @@ impl Scaler {
             }
             self.fleet.awaits(&pool.name, desired.saturating_sub(before), now);
         }
-        let announced = {
-            let state = self.at.shared.lock();
-            let last = state.scaling.get(&pool.name).map(|known| &known.last);
-            last.filter(|last| last.desired == desired).map_or(desired, |last| announced(last, unix_ms))
-        };
-        self.at.board.set(&pool.name, Standing { desired: announced, decided: Instant::now(), dry_run });
+        self.at.board.set(&pool.name, Standing { desired: number, decided: Instant::now(), dry_run });
         if !dry_run && let Some(orders) = self.orders.get(&pool.name) {
             orders.send_replace(order);
         }

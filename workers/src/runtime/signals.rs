@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{SigSet, Signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::drain::Departure;
 
 /// Says whether a signal came.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Signals(Arc<AtomicBool>);
 
 impl Signals {
@@ -24,8 +23,8 @@ impl Signals {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let came = Arc::new(AtomicBool::new(false));
-        for number in [SIGTERM, SIGINT] {
-            signal_hook::flag::register(number, came.clone())?;
+        for number in &held() {
+            signal_hook::flag::register(number as i32, came.clone())?;
         }
         // A process that started itself again has held them back until now.
         held().thread_unblock()?;

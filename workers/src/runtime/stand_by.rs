@@ -1,7 +1,6 @@
 //! Standing by: a worker that left at the coordinator's request, in a place that would start it again
 //! at once, waits without work until it is ended or needed.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millrace_queue::Broker;
@@ -62,9 +61,8 @@ impl StandBy {
             pool: self.member_of.clone(),
             leaving: true,
             stands_by,
-            device: None,
-            machine: None,
-            stages: stages.collect::<BTreeMap<_, _>>(),
+            stages: stages.collect(),
+            ..WorkerNotice::default()
         };
         self.broker.notice(subjects::worker_notice(self.worker.as_str()), &notice).await;
     }
