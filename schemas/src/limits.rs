@@ -298,6 +298,8 @@ pub const MAX_CARRIED_TOKENS: usize = 32_768;
 /// Bytes of the most recently used turns and observations that a process caches; others are fetched
 /// again.
 pub const MAX_CACHED_TRAJECTORY_BYTES: usize = 256 * 1024 * 1024;
+/// Bytes of the contexts of turns that a process caches; others are put together from their turns again.
+pub const MAX_CACHED_CONTEXT_BYTES: usize = 64 * 1024 * 1024;
 /// Entries of the log that one reader fetches at once, and rollouts of a batch that are resolved at
 /// once.
 pub const FETCHES_IN_FLIGHT: usize = 64;

@@ -204,6 +204,15 @@ impl Task {
         matches!(self.body, TaskBody::Generate(_))
     }
 
+    /// Takes the tokens of the first `entries` of the prefix, all of them needed, as known: they need not be
+    /// fetched. Without effect on other tasks than a turn.
+    pub fn know(&mut self, entries: usize, tokens: &[u32]) {
+        if let TaskBody::Generate(task) = &mut self.body {
+            task.prefix.drain(..entries);
+            task.context.extend(tokens);
+        }
+    }
+
     /// Fills in what is stored elsewhere, so that the task is self-contained. Its request
     /// fingerprint is the one from before.
     ///

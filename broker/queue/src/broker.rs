@@ -18,7 +18,7 @@ pub use members::SignsOfLife;
 pub use policies::Policies;
 pub use segments::{Chain, TrimRule};
 pub use tasks::OpenError;
-use trajectories::TrajectoryCache;
+use trajectories::{Contexts, TrajectoryCache};
 
 mod tasks;
 mod log;
@@ -36,6 +36,7 @@ pub struct Broker {
     queue: Arc<dyn Queue>,
     objects: Objects,
     trajectories: Arc<TrajectoryCache>,
+    contexts: Arc<Contexts>,
     /// Whether this process may ask for the log's range, as far as is known.
     asks_range: Arc<AtomicBool>,
     /// Where the log began after the last trim of this process.
@@ -95,7 +96,8 @@ impl Broker {
     #[must_use]
     pub fn new(queue: Arc<dyn Queue>, objects: Objects) -> Self {
         let asks_range = Arc::new(AtomicBool::new(true));
-        Self { queue, objects, trajectories: Arc::default(), asks_range, trimmed_to: Arc::default() }
+        let (trajectories, contexts) = (Arc::default(), Arc::default());
+        Self { queue, objects, trajectories, contexts, asks_range, trimmed_to: Arc::default() }
     }
 
     /// The queue.

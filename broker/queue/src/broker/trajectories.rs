@@ -14,8 +14,11 @@ use millrace_schemas::{EntryRef, Event, OutcomeBody, RunId, Task, TaskBody};
 use super::{Broker, BrokerError, Logged};
 
 pub(super) use cache::TrajectoryCache;
+pub(super) use contexts::Contexts;
 
+mod clock;
 mod cache;
+mod contexts;
 
 /// Before an entry that was not found is asked for again: another replica may have it, or this one soon.
 const LOOK_AGAIN: [Duration; 3] =
@@ -33,14 +36,23 @@ impl Broker {
     /// then, and must be given back.
     pub async fn resolve(&self, task: &mut Task) -> Result<(), BrokerError> {
         let Some(last) = task.prefix().last().copied() else { return Ok(()) };
+        let is_turn = matches!(&task.body, TaskBody::Generate(turn) if turn.context.is_empty());
+        let keys = if is_turn { self.contexts.keys(task.prefix()) } else { Vec::new() };
+        if is_turn && let Some((outcomes, tokens)) = self.contexts.longest(&keys[..task.needs().len()]) {
+            task.know(outcomes, &tokens);
+        }
         let mut content = self.content(&task.run, task.needs(), task.needs_tokens_alone(), true).await?;
         if let Some(begun) = task.begun() {
             content.extend(self.content(&task.run, &[begun], false, true).await?);
         }
-        if matches!(task.body, TaskBody::Generate(_)) && !task.carried().is_empty() {
+        if is_turn && !task.carried().is_empty() {
             self.trajectories.keep_tokens(last, task.carried());
         }
-        task.resolve(|entry| content.get(entry).cloned()).map_err(|error| unresolved(error.to_string()))
+        task.resolve(|entry| content.get(entry).cloned()).map_err(|error| unresolved(error.to_string()))?;
+        if let (Some(key), TaskBody::Generate(turn)) = (keys.last(), &task.body) {
+            self.contexts.keep(*key, &turn.context);
+        }
+        Ok(())
     }
 
     /// Puts the tokens and log-probabilities of a run's rollouts in their place, several rollouts at a time. Nothing is

@@ -99,8 +99,8 @@ pub async fn entries_are_read_by_position(fixture: Fixture) {
 pub async fn a_task_names_what_was_said_before(fixture: Fixture) {
     let bodies = vec![showed(&[1, 2], 0), sampled(MANY), showed(&[3, 4], 1), sampled(2), showed(&[5], 2)];
     let entries = appended(&fixture.broker, bodies).await;
-    let whole: Vec<u32> =
-        [vec![1, 2], vec![9; MANY], vec![3, 4], vec![9; 2], vec![5]].into_iter().flatten().collect();
+    let parts = [vec![1, 2], vec![9; MANY], vec![3, 4], vec![9; 2], vec![5]];
+    let whole: Vec<u32> = parts.concat();
     let carrying = next_turn(&entries, &[5]);
     let bare = next_turn(&entries, &[]);
     assert_eq!(carrying.request_fingerprint(), bare.request_fingerprint());
@@ -112,7 +112,15 @@ pub async fn a_task_names_what_was_said_before(fixture: Fixture) {
             assert!(context(&task) == whole);
         }
     }
+    // Turn after turn, as one worker has them, and then others than follow from those that it had.
     let broker = another(&fixture);
+    for of in [0..1, 0..3, 0..5, 2..5, 0..3, 2..3, 0..2, 0..5] {
+        for latest in [&[][..], &parts[of.end - 1]] {
+            let mut task = next_turn(&entries[of.clone()], latest);
+            broker.resolve(&mut task).await.expect("all of it is there");
+            assert!(context(&task) == parts[of.clone()].concat(), "{of:?}");
+        }
+    }
     let mut step = Task {
         key: TaskKey::EnvStep { rollout: ROLLOUT, turn: 1 },
         body: TaskBody::EnvStep(EnvStepTask {

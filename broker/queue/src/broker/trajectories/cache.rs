@@ -1,6 +1,5 @@
 //! What was read or written last, in memory.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_schemas::env_step::EnvStepDone;
@@ -9,46 +8,33 @@ use millrace_schemas::limits::MAX_CACHED_TRAJECTORY_BYTES;
 use millrace_schemas::{EntryRef, OutcomeBody};
 
 use super::Content;
+use super::clock::Clock;
 
 /// Bytes of an outcome besides its arrays, with its place here.
 const OVERHEAD: usize = 512;
 
-/// Outcomes that were used and are kept once more for it, while room is made for a new one.
-const CHANCES: usize = 64;
-
-/// Outcomes by reference, up to a number of bytes. A turn asks for all of its rollout so far, so that a use has
-/// to cost little: what is the oldest goes, unless it was used since it was looked at last (CLOCK).
-pub(in super::super) struct TrajectoryCache {
-    kept: Mutex<Kept>,
-    most: usize,
-}
-
-#[derive(Default)]
-struct Kept {
-    outcomes: HashMap<EntryRef, Outcome>,
-    /// The same in the order in which they are looked at.
-    order: VecDeque<EntryRef>,
-    bytes: usize,
-}
+/// Outcomes by reference, up to a number of bytes.
+pub(in super::super) struct TrajectoryCache(Mutex<Clock<EntryRef, Outcome>>);
 
 struct Outcome {
     body: Arc<OutcomeBody>,
     /// Whether it is more than the tokens.
     whole: bool,
-    bytes: usize,
-    /// Since it was looked at last.
-    used: bool,
 }
 
 impl Default for TrajectoryCache {
     fn default() -> Self {
-        Self { kept: Mutex::default(), most: MAX_CACHED_TRAJECTORY_BYTES }
+        Self::new(MAX_CACHED_TRAJECTORY_BYTES)
     }
 }
 
 impl TrajectoryCache {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(most: usize) -> Self {
+        Self(Mutex::new(Clock::new(most)))
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Clock<EntryRef, Outcome>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Those of `entries` that are kept, whole or at least their tokens if those alone are needed; and the others.
@@ -56,11 +42,8 @@ impl TrajectoryCache {
         let (mut content, mut missing) = (Content::with_capacity(entries.len()), Vec::new());
         let mut kept = self.kept();
         for entry in entries {
-            match kept.outcomes.get_mut(entry).filter(|outcome| outcome.whole || tokens_alone) {
-                Some(outcome) => {
-                    outcome.used = true;
-                    content.insert(*entry, outcome.body.clone());
-                }
+            match kept.get(entry).filter(|outcome| outcome.whole || tokens_alone) {
+                Some(outcome) => _ = content.insert(*entry, outcome.body.clone()),
                 None => missing.push(*entry),
             }
         }
@@ -74,7 +57,7 @@ impl TrajectoryCache {
 
     /// Keeps what is known of an observation without the rest of its outcome.
     pub(super) fn keep_tokens(&self, entry: EntryRef, tokens: &[u32]) {
-        let known = self.kept().outcomes.contains_key(&entry);
+        let known = self.kept().get(&entry).is_some();
         if !known {
             let done = EnvStepDone { observation: tokens.to_vec(), ..EnvStepDone::default() };
             self.insert(entry, Arc::new(OutcomeBody::EnvStep(done)), false);
@@ -83,35 +66,7 @@ impl TrajectoryCache {
 
     fn insert(&self, entry: EntryRef, body: Arc<OutcomeBody>, whole: bool) {
         let bytes = OVERHEAD + size(&body);
-        if bytes > self.most {
-            return;
-        }
-        let mut kept = self.kept();
-        let outcome = Outcome { body, whole, bytes, used: false };
-        match kept.outcomes.insert(entry, outcome) {
-            Some(before) => kept.bytes -= before.bytes,
-            None => kept.order.push_back(entry),
-        }
-        kept.bytes += bytes;
-        kept.make_room(self.most);
-    }
-}
-
-impl Kept {
-    fn make_room(&mut self, most: usize) {
-        let mut chances = CHANCES;
-        while self.bytes > most
-            && let Some(oldest) = self.order.pop_front()
-        {
-            match self.outcomes.get_mut(&oldest) {
-                Some(outcome) if outcome.used && chances > 0 => {
-                    outcome.used = false;
-                    chances -= 1;
-                    self.order.push_back(oldest);
-                }
-                _ => self.bytes -= self.outcomes.remove(&oldest).map_or(0, |outcome| outcome.bytes),
-            }
-        }
+        self.kept().keep(entry, Outcome { body, whole }, bytes);
     }
 }
 
@@ -161,35 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_goes_first_and_the_bound_holds() {
-        let cache = TrajectoryCache { most: 3 * (OVERHEAD + 401), ..TrajectoryCache::default() };
-        for seq in 1..=3 {
+    fn what_is_kept_is_found_by_its_content() {
+        let cache = TrajectoryCache::new(3 * (OVERHEAD + 401));
+        for seq in 1..=4 {
             cache.keep(entry(seq), body(100));
         }
-        assert!(get(&cache, entry(1), false).is_some());
-        cache.keep(entry(4), body(100));
-        assert!(get(&cache, entry(2), false).is_none());
         let (content, missing) = cache.get(&[1, 2, 3, 4].map(entry), false);
-        assert_eq!((content.len(), missing), (3, vec![entry(2)]));
-        assert!(get(&cache, EntryRef { check: 9, ..entry(1) }, false).is_none(), "of other content");
-        cache.keep(entry(5), body(1_000_000));
-        assert!(get(&cache, entry(5), false).is_none() && get(&cache, entry(4), false).is_some());
-        // The same again takes no more room.
-        cache.keep(entry(4), body(100));
-        let kept = cache.kept();
-        assert!(kept.bytes <= cache.most && kept.order.len() == 3 && kept.outcomes.len() == 3);
-    }
-
-    #[test]
-    fn where_all_was_used_room_is_made_at_once() {
-        let most = 1_000;
-        let cache = TrajectoryCache { most: most * (OVERHEAD + 401), ..TrajectoryCache::default() };
-        for seq in 0..10 * most as u64 {
-            cache.keep(entry(seq), body(100));
-            assert!(get(&cache, entry(seq), false).is_some(), "seq={seq}");
-        }
-        let kept = cache.kept();
-        assert_eq!((kept.order.len(), kept.outcomes.len()), (most, most));
+        assert_eq!((content.len(), missing), (3, vec![entry(1)]));
+        assert!(get(&cache, EntryRef { check: 9, ..entry(2) }, false).is_none(), "of other content");
     }
 
     #[test]
