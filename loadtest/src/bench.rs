@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 
+pub mod bare;
 pub mod cpu;
 pub mod division;
 #[cfg(millrace_torch)]

@@ -1,4 +1,4 @@
-//! What the queue costs: whole lives beside raw put, pull and ack, in turn on the same server.
+//! What the queue costs: whole lives beside their bare messages, and beside raw put, pull and ack, in turn.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,8 +7,9 @@ use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, Objects};
 use serde::Serialize;
 
+use super::bare::Queues;
 use super::lives::{Brokers, Lives, Load};
-use super::{cores, cpu, lives, median, publish, raw};
+use super::{bare, cores, cpu, lives, median, publish, raw};
 
 /// Turns of a rollout.
 const TURNS: u8 = 16;
@@ -36,6 +37,9 @@ struct Figures {
     lives_per_s: f64,
     raw_per_s: f64,
     ratio: f64,
+    /// The messages of lives, which nobody reads.
+    bare_per_s: f64,
+    ratio_of_bare: f64,
     /// Of two tasks in flight: from the end of a task to the start of its rollout's next.
     p50_us: f64,
     p99_us: f64,
@@ -50,6 +54,24 @@ struct Figures {
     server_us_per_life: f64,
     /// Processor microseconds a life, in coordinator, worker and client library.
     client_us_per_life: f64,
+    /// The same of the bare messages, in nats-server and in the client library with the port on it.
+    bare_us_per_life: [f64; 2],
+}
+
+/// Processor time that was spent in nats-server and in this process.
+#[derive(Clone, Copy)]
+struct Spent([Duration; 2]);
+
+impl Spent {
+    fn until_now(server: &TestServer) -> std::io::Result<Self> {
+        Ok(Self([cpu::used(server.pid())?, cpu::used(std::process::id())?]))
+    }
+
+    /// Microseconds of what was spent since, a life. Warm-up and measurement alike: 1.2 times the measured lives.
+    fn since_per_life(self, before: Self, lives_per_s: f64, seconds: f64) -> [f64; 2] {
+        let lives = (lives_per_s * seconds * 1.2).max(1.0);
+        [0, 1].map(|of| (self.0[of] - before.0[of]).as_secs_f64() * 1e6 / lives)
+    }
 }
 
 /// Measures and prints.
@@ -58,53 +80,68 @@ struct Figures {
 /// There is no nats-server, or it fails.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let time = Duration::from_secs_f64(args.seconds);
-    let server = TestServer::start().await;
+    let (server, other) = tokio::join!(TestServer::start(), TestServer::start());
     let objects = Objects::memory();
-    let (mut raws, mut loaded, mut lone) = (Vec::new(), Vec::new(), Vec::new());
-    let mut spent = (Duration::ZERO, Duration::ZERO);
+    let mut measured = Measured::default();
     for repeat in 0..args.repeats {
         let queue = server.connect(JetStreamOptions::default()).await;
-        raws.push(raw::run(queue, args.in_flight, 256, time).await?);
+        measured.raw.push(raw::run(queue, args.in_flight, 256, time).await?);
+        let connect = async || other.connect(JetStreamOptions::default()).await;
+        let queues = Queues { coordinator: connect().await, worker: connect().await };
+        let before = Spent::until_now(&other)?;
+        let per_s = bare::run(queues, &format!("bare-{repeat}"), args.in_flight, time).await?;
+        let spent = Spent::until_now(&other)?.since_per_life(before, per_s, args.seconds);
+        measured.bare.push((per_s, spent));
         let broker = async || Broker::new(server.connect(JetStreamOptions::default()).await, objects.clone());
         let brokers = Brokers { coordinator: broker().await, worker: broker().await };
-        let before = (cpu::used(server.pid())?, cpu::used(std::process::id())?);
+        let before = Spent::until_now(&server)?;
         let name = format!("loaded-{repeat}");
-        loaded.push(lives::run(&brokers, &name, Load::of(args.in_flight.max(8), TURNS), time).await?);
-        let after = (cpu::used(server.pid())?, cpu::used(std::process::id())?);
-        spent = (spent.0 + after.0 - before.0, spent.1 + after.1 - before.1);
-        lone.push(lives::run(&brokers, &format!("lone-{repeat}"), Load::of(2, TURNS), time).await?);
-        let (raw, lives) = (raws[raws.len() - 1], loaded[loaded.len() - 1]);
-        println!("run {}: raw {raw:.0}/s, lives {:.0}/s", repeat + 1, lives.per_s);
+        let lives = lives::run(&brokers, &name, Load::of(args.in_flight.max(8), TURNS), time).await?;
+        let spent = Spent::until_now(&server)?.since_per_life(before, lives.per_s, args.seconds);
+        measured.loaded.push((lives, spent));
+        measured.lone.push(lives::run(&brokers, &format!("lone-{repeat}"), Load::of(2, TURNS), time).await?);
+        let (raw, lives) = (measured.raw[measured.raw.len() - 1], lives.per_s);
+        println!("run {}: raw {raw:.0}/s, bare messages {per_s:.0}/s, lives {lives:.0}/s", repeat + 1);
     }
-    let figures = figures(args, raws, &loaded, &lone, spent);
+    let figures = measured.figures(args);
     publish(&args.out, &figures, &table(&figures))
 }
 
-fn figures(
-    args: &Args,
-    raws: Vec<f64>,
-    loaded: &[Lives],
-    lone: &[Lives],
-    spent: (Duration, Duration),
-) -> Figures {
-    let of = |lives: &[Lives], what: fn(&Lives) -> f64| median(lives.iter().map(what).collect());
-    let (lives_per_s, raw_per_s) = (of(loaded, |l| l.per_s), median(raws));
-    // Warm-up and measurement alike: 1.2 times the measured lives.
-    let lives = loaded.iter().map(|l| l.per_s * args.seconds * 1.2).sum::<f64>().max(1.0);
-    Figures {
-        lives_per_s,
-        raw_per_s,
-        ratio: lives_per_s / raw_per_s,
-        p50_us: of(lone, |l| l.p50_us),
-        p99_us: of(lone, |l| l.p99_us),
-        in_flight: args.in_flight,
-        loaded_p50_us: of(loaded, |l| l.p50_us),
-        loaded_p99_us: of(loaded, |l| l.p99_us),
-        repeats: args.repeats,
-        seconds: args.seconds,
-        cores: cores(),
-        server_us_per_life: spent.0.as_secs_f64() * 1e6 / lives,
-        client_us_per_life: spent.1.as_secs_f64() * 1e6 / lives,
+/// Of each repetition: rates, and processor microseconds a life in nats-server and in this process.
+#[derive(Default)]
+struct Measured {
+    raw: Vec<f64>,
+    bare: Vec<(f64, [f64; 2])>,
+    loaded: Vec<(Lives, [f64; 2])>,
+    lone: Vec<Lives>,
+}
+
+impl Measured {
+    fn figures(&self, args: &Args) -> Figures {
+        let lone = |what: fn(&Lives) -> f64| median(self.lone.iter().map(what).collect());
+        let loaded = |what: fn(&Lives) -> f64| median(self.loaded.iter().map(|(l, _)| what(l)).collect());
+        let spent = |of: usize| median(self.loaded.iter().map(|(_, spent)| spent[of]).collect());
+        let bare = |of: usize| median(self.bare.iter().map(|(_, spent)| spent[of]).collect());
+        let (lives_per_s, raw_per_s) = (loaded(|l| l.per_s), median(self.raw.clone()));
+        let bare_per_s = median(self.bare.iter().map(|(per_s, _)| *per_s).collect());
+        Figures {
+            lives_per_s,
+            raw_per_s,
+            ratio: lives_per_s / raw_per_s,
+            bare_per_s,
+            ratio_of_bare: lives_per_s / bare_per_s,
+            p50_us: lone(|l| l.p50_us),
+            p99_us: lone(|l| l.p99_us),
+            in_flight: args.in_flight,
+            loaded_p50_us: loaded(|l| l.p50_us),
+            loaded_p99_us: loaded(|l| l.p99_us),
+            repeats: args.repeats,
+            seconds: args.seconds,
+            cores: cores(),
+            server_us_per_life: spent(0),
+            client_us_per_life: spent(1),
+            bare_us_per_life: [bare(0), bare(1)],
+        }
     }
 }
 
@@ -115,20 +152,27 @@ fn table(f: &Figures) -> String {
          | whole life of a task, {in_flight} in flight | {:.0} /s |\n\
          | raw put + pull + ack, 256 bytes, {in_flight} in flight | {:.0} /s |\n\
          | share of raw | {:.0} % |\n\
+         | the messages of a life alone, which nobody reads, {in_flight} in flight | {:.0} /s |\n\
+         | share of them | {:.0} % |\n\
          | end of a task to the start of its rollout's next, two rollouts in flight | {:.2} ms median, {:.2} ms 99th percentile |\n\
          | the same, {in_flight} in flight | {:.2} ms median, {:.2} ms 99th percentile |\n\
-         | processor time a life | {:.0} µs in nats-server, {:.0} µs in coordinator, worker and client library |\n",
+         | processor time a life | {:.0} µs in nats-server, {:.0} µs in coordinator, worker and client library |\n\
+         | the same of the messages alone | {:.0} µs in nats-server, {:.0} µs in the client library |\n",
         f.repeats,
         f.seconds,
         f.lives_per_s,
         f.raw_per_s,
         100.0 * f.ratio,
+        f.bare_per_s,
+        100.0 * f.ratio_of_bare,
         f.p50_us / 1e3,
         f.p99_us / 1e3,
         f.loaded_p50_us / 1e3,
         f.loaded_p99_us / 1e3,
         f.server_us_per_life,
         f.client_us_per_life,
+        f.bare_us_per_life[0],
+        f.bare_us_per_life[1],
         in_flight = f.in_flight,
     )
 }

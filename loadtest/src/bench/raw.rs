@@ -63,7 +63,8 @@ pub async fn lone(queue: Arc<dyn Queue>, bytes: usize, time: Duration) -> anyhow
     Ok(took)
 }
 
-fn message(pool: &PoolName, run: &RunId, number: u64, payload: Bytes) -> Message {
+/// A task that nobody reads.
+pub(super) fn message(pool: &PoolName, run: &RunId, number: u64, payload: Bytes) -> Message {
     let rollout = RolloutId { group: number, index: 0, attempt: 0 };
     let subject = subjects::task(pool, run, Default::default(), TaskKey::Reward { rollout, reward: 0 });
     Message { subject, payload, headers: Vec::new() }

@@ -18,7 +18,7 @@ fn the_queue_is_measured_and_its_figures_are_left() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let figures: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&out).expect("figures")).expect("figures as JSON");
-    for name in ["lives_per_s", "raw_per_s", "ratio", "p50_us", "p99_us"] {
+    for name in ["lives_per_s", "raw_per_s", "ratio", "bare_per_s", "ratio_of_bare", "p50_us", "p99_us"] {
         assert!(figures[name].as_f64().is_some_and(|value| value > 0.0), "{name} in {figures}");
     }
 }

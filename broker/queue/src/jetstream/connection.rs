@@ -24,6 +24,9 @@ const SUBSCRIPTION_MESSAGES: usize = 512 * 1024;
 const COMMANDS: usize = 8_192;
 /// Bytes read from the socket at once.
 const READ_BYTES: u16 = 65_535;
+/// Silence after which what makes nothing twice is asked again. Where two clients make the same stream of a cluster at
+/// the same moment, the server answers one of them.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// Longest pause between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -107,6 +110,8 @@ pub struct Tls {
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(super) context: jetstream::Context,
+    /// For what is asked again: it waits for an answer [`ASK_AGAIN`] at most.
+    pub(super) impatient: jetstream::Context,
     pub(super) publisher: Publisher,
     pub(super) options: JetStreamOptions,
     epoch: watch::Receiver<u64>,
@@ -123,8 +128,11 @@ impl Connection {
         let client = connect(url, settings, &options).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(Duration::from_millis(limits::REQUEST_TIMEOUT_MS));
+        let mut impatient = context.clone();
+        impatient.set_timeout(ASK_AGAIN);
         let publisher = Publisher::start(client.clone(), epoch.clone(), violations.clone()).await?;
-        Ok(Self { client, context, publisher, options, epoch, violations, replicas: Replicas::default() })
+        let replicas = Replicas::default();
+        Ok(Self { client, context, impatient, publisher, options, epoch, violations, replicas })
     }
 
     /// Grows whenever the connection is lost.

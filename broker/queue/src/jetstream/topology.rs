@@ -176,14 +176,14 @@ fn failed(action: &'static str, transient: bool, reason: String) -> QueueError {
 
 async fn create_stream(connection: &Connection, config: Config) -> Result<(), QueueError> {
     let name = config.name.clone();
-    let mut created = connection.context.create_stream(config.clone()).await.map(drop);
+    let mut created = connection.impatient.create_stream(config.clone()).await.map(drop);
     if config.max_bytes > 0 && created.as_ref().is_err_and(has_no_room) {
         tracing::warn!(
             stream = name,
             max_bytes = config.max_bytes,
             "the server has less room; its own limit holds"
         );
-        created = connection.context.create_stream(Config { max_bytes: -1, ..config }).await.map(drop);
+        created = connection.impatient.create_stream(Config { max_bytes: -1, ..config }).await.map(drop);
     }
     let Err(error) = created else { return Ok(()) };
     let reason = format!("stream={name}: {error}");
@@ -205,14 +205,14 @@ async fn create_stream(connection: &Connection, config: Config) -> Result<(), Qu
 /// Writes the log's id into its stream, which a restored copy has too, where its time of creation may be another.
 async fn name_log(connection: &Connection) -> Result<(), QueueError> {
     let fail = |reason: String| failed("name the log", true, format!("stream={LOG_STREAM}: {reason}"));
-    let stream = connection.context.get_stream(LOG_STREAM).await.map_err(|e| fail(e.to_string()))?;
+    let stream = connection.impatient.get_stream(LOG_STREAM).await.map_err(|e| fail(e.to_string()))?;
     let mut config = stream.cached_info().config.clone();
     if config.metadata.contains_key(LOG_ID) {
         return Ok(());
     }
     let id = stream_range(connection, LOG_STREAM).await?.id;
     config.metadata.insert(LOG_ID.to_owned(), format!("{id:016x}"));
-    connection.context.update_stream(config).await.map(drop).map_err(|e| fail(e.to_string()))
+    connection.impatient.update_stream(config).await.map(drop).map_err(|e| fail(e.to_string()))
 }
 
 /// Whether the server cannot set so many bytes aside.
@@ -269,9 +269,10 @@ async fn create_bucket(connection: &Connection, bucket: &str, max_age: Duration)
         max_bytes: limits::MAX_BUCKET_BYTES,
         ..kv::Config::default()
     };
-    let mut created = connection.context.create_key_value(config.clone()).await.map(drop);
+    let mut created = connection.impatient.create_key_value(config.clone()).await.map(drop);
     if created.as_ref().is_err_and(|e| caused_by(e).is_some_and(has_no_room)) {
-        created = connection.context.create_key_value(kv::Config { max_bytes: -1, ..config }).await.map(drop);
+        created =
+            connection.impatient.create_key_value(kv::Config { max_bytes: -1, ..config }).await.map(drop);
     }
     let Err(error) = created else { return Ok(()) };
     let reason = format!("bucket={bucket}: {error}");
@@ -298,7 +299,7 @@ fn repeated(bucket: &str) -> Republish {
 /// of changes late; and a bound of names.
 async fn mend_bucket(connection: &Connection, bucket: &str, names: Option<i64>) -> Result<(), QueueError> {
     let fail = |reason: String| failed("change a bucket", true, format!("bucket={bucket}: {reason}"));
-    let stream = connection.context.get_stream(bucket_stream(bucket)).await;
+    let stream = connection.impatient.get_stream(bucket_stream(bucket)).await;
     let stream = stream.map_err(|e| fail(e.to_string()))?;
     let standing = &stream.cached_info().config;
     let mut config = standing.clone();
@@ -309,7 +310,7 @@ async fn mend_bucket(connection: &Connection, bucket: &str, names: Option<i64>) 
     if config == *standing {
         return Ok(());
     }
-    connection.context.update_stream(config).await.map(|_| ()).map_err(|e| fail(e.to_string()))
+    connection.impatient.update_stream(config).await.map(|_| ()).map_err(|e| fail(e.to_string()))
 }
 
 fn exists(error: &(dyn std::error::Error + 'static)) -> bool {
