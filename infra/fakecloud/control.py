@@ -20,7 +20,10 @@ from metadata import stamp
 
 
 def state() -> dict[str, object]:
-    """Everything."""
+    """Everything. A group is looked at before the machines: each member that it has is then among them."""
+    groups = {group.name: {"desired": group.desired_capacity, "min": group.min_size, "max": group.max_size,
+                           "members": {member.instance.id: member.lifecycle_state for member in group.instance_states}}
+              for group in lifecycle.all_groups()}
     machines = {}
     for machine in list(instances.EVER):
         rc = machine.process.poll() if machine.process else None
@@ -30,9 +33,6 @@ def state() -> dict[str, object]:
             "name": machine.tags().get("Name"), "folder": str(machine.folder),
             "processes": sorted(machine.processes().values()) if machine.process and rc is None else [],
         }
-    groups = {group.name: {"desired": group.desired_capacity, "min": group.min_size, "max": group.max_size,
-                           "members": {member.instance.id: member.lifecycle_state for member in group.instance_states}}
-              for group in lifecycle.all_groups()}
     return {"machines": machines, "groups": groups, "journal": journal.entries()}
 
 
