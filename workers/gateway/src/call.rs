@@ -26,6 +26,13 @@ pub struct Call {
     pub stream_usage: bool,
 }
 
+impl Call {
+    /// Bytes of the conversation's texts together.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.messages.iter().filter_map(|message| Some(message["content"].as_str()?.len())).sum()
+    }
+}
+
 /// What a tool is, if no plain function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolKind {

@@ -73,11 +73,42 @@ struct PastTurn {
 }
 
 /// Where a call continues.
+#[derive(Clone, Copy)]
 struct Place {
     /// After the turn of this number; 0 for the beginning.
     turn: usize,
     /// Messages that were said until then.
     known: usize,
+}
+
+/// What the tokens of a call are made from, beside its own messages.
+pub(crate) struct Plan {
+    codec: Arc<Codec>,
+    place: Place,
+    /// All of it stands after what was before.
+    is_appended: bool,
+    /// The last token of the turn before; `None` where there is no turn.
+    after: Option<Option<u32>>,
+}
+
+impl Plan {
+    /// The tokens of a call's messages from its place on. Takes long where the messages are long.
+    pub(crate) fn tokens(&self, messages: &[Value], tools: &[Value]) -> Result<Vec<u32>, Refusal> {
+        match self.after {
+            Some(last) if self.is_appended => {
+                let end = self.codec.end_tokens();
+                let is_open = last.is_some_and(|last| !end.contains(&last));
+                let close = end.first().copied().filter(|_| is_open);
+                let opened = self.codec.open_with_tools(messages, tools).map_err(refused)?;
+                Ok(close.into_iter().chain(opened).collect())
+            }
+            Some(last) => {
+                let new = &messages[self.place.known..];
+                self.codec.continue_with_tools(last.as_slice(), new, tools).map_err(refused)
+            }
+            None => self.codec.open_with_tools(messages, tools).map_err(refused),
+        }
+    }
 }
 
 struct Answered {
@@ -194,7 +225,14 @@ impl Conversation {
 
     /// Asks for an answer to a new call. A refused one changes nothing.
     pub(crate) fn ask(&mut self, wanted: &Wanted<'_>) -> Result<Asked, Refusal> {
-        let Wanted { call, choice, fingerprint, ref links } = *wanted;
+        let Some(plan) = self.plan(wanted)? else { return Ok(Asked::Full) };
+        let tokens = plan.tokens(&wanted.call.messages, &wanted.call.tools)?;
+        self.ask_after(wanted, &plan, tokens)
+    }
+
+    /// How the tokens of a new call are made; `None` where there is no room for a turn.
+    pub(crate) fn plan(&self, wanted: &Wanted<'_>) -> Result<Option<Plan>, Refusal> {
+        let Wanted { call, ref links, .. } = *wanted;
         if call.choices > 1 && self.forks != Forks::Separate {
             return Err(Refusal::bad(format!(
                 "n={}: answers side by side are samples of their own, which environment.forks = \"separate\" allows",
@@ -207,7 +245,7 @@ impl Conversation {
             ));
         }
         if self.open.len() >= self.at_once {
-            return Ok(Asked::Full);
+            return Ok(None);
         }
         let tools = hash(&Link::default(), json!(call.tools));
         let last = self.turns.len();
@@ -217,15 +255,21 @@ impl Conversation {
             Err(_) if self.forks == Forks::Append => (Place { turn: last, known: 0 }, true),
             Err(_) => (self.fork_place(links, tools), false),
         };
+        let after = place.turn.checked_sub(1).map(|at| self.turns[at].end);
+        Ok(Some(Plan { codec: self.codec.clone(), place, is_appended, after }))
+    }
+
+    /// Asks for an answer to a call with these tokens of its plan. Other calls may have been answered since, and none asked.
+    pub(crate) fn ask_after(
+        &mut self,
+        wanted: &Wanted<'_>,
+        plan: &Plan,
+        tokens: Vec<u32>,
+    ) -> Result<Asked, Refusal> {
+        let Wanted { call, choice, fingerprint, ref links } = *wanted;
+        let (place, tools) = (plan.place, hash(&Link::default(), json!(call.tools)));
         let (before, new) =
             (place.turn.checked_sub(1).map(|at| &self.turns[at]), &call.messages[place.known..]);
-        let tokens = match before {
-            Some(_) if is_appended => self.reopen(call)?,
-            Some(before) => {
-                self.codec.continue_with_tools(before.end.as_slice(), new, &call.tools).map_err(refused)?
-            }
-            None => self.codec.open_with_tools(&call.messages, &call.tools).map_err(refused)?,
-        };
         let used = before.map_or(0, |before| before.used);
         if used + tokens.len() > self.context_tokens as usize {
             return Err(Refusal::overflow(used, tokens.len(), self.context_tokens));
@@ -277,16 +321,6 @@ impl Conversation {
             return Err(Refusal::fork(0, "comes with other tools than the call before"));
         }
         Ok(known)
-    }
-
-    /// The tokens of a whole conversation after what was before it.
-    fn reopen(&self, call: &Call) -> Result<Vec<u32>, Refusal> {
-        let end = self.codec.end_tokens();
-        let last = self.turns.last().and_then(|turn| turn.end);
-        let is_open = last.is_some_and(|last| !end.contains(&last));
-        let close = end.first().copied().filter(|_| is_open);
-        let opened = self.codec.open_with_tools(&call.messages, &call.tools).map_err(refused)?;
-        Ok(close.into_iter().chain(opened).collect())
     }
 
     /// Reads the outstanding turns that there are.

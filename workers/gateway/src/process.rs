@@ -29,8 +29,10 @@ pub struct Program {
 pub struct Ended {
     /// Its exit code; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// The end of its output and of its errors.
+    /// The end of its output and of its errors, in the order in which they were read.
     pub output: String,
+    /// The end of its output alone.
+    pub printed: String,
 }
 
 impl fmt::Display for Ended {

@@ -38,9 +38,10 @@ pub(crate) async fn run(place: &dyn Place, program: Program, limit: Duration) ->
 }
 
 /// A program that fails scores 0, whatever it prints: the agent's own code may print in its process.
-/// Of one that ends with exit code 0 the last line is the score if it is a number from 0 to 1, else 1.
+/// Of one that ends with exit code 0 the last line is the score if it is a number from 0 to 1, else 1. Lines of its
+/// errors are none: nobody knows their place among those of its output.
 fn of(ended: &Ended) -> Score {
-    let last = ended.output.trim_end().lines().last().unwrap_or_default().trim();
+    let last = ended.printed.trim_end().lines().last().unwrap_or_default().trim();
     let number = last.parse::<f64>().ok().filter(|score| (0.0..=1.0).contains(score));
     let value = if ended.code == Some(0) { number.unwrap_or(1.0) } else { 0.0 };
     Score { value, reason: format!("{ended}, last line {last:?}") }
@@ -51,7 +52,8 @@ mod tests {
     use super::*;
 
     fn score(code: Option<i32>, output: &str) -> f64 {
-        of(&Ended { code, output: output.to_owned() }).value
+        let (printed, errors) = (output.to_owned(), "\nFAILED (failures=1)\n");
+        of(&Ended { code, output: format!("{printed}{errors}"), printed }).value
     }
 
     #[test]

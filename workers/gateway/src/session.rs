@@ -8,9 +8,10 @@ use millrace_schemas::env_step::{AgentSpec, EnvStepDone, Speaker, Utterance};
 use millrace_schemas::limits::MAX_SAID_BYTES;
 use millrace_schemas::text::cut;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::task::spawn_blocking;
 
 use crate::call::{Call, Reply};
-use crate::conversation::{Asked, Conversation, Observation, Wanted};
+use crate::conversation::{Asked, Conversation, Observation, Plan, Wanted};
 use crate::refusal::Refusal;
 pub(crate) use board::Clock;
 pub use board::{Board, Phase};
@@ -19,6 +20,10 @@ mod board;
 
 /// Calls of one agent that wait for one another, beyond those whose turns are sampled; a further one gets 429.
 const WAITING: usize = 16;
+/// Bytes of a call's text from which its tokens are found beside what else this process does: it may take seconds.
+const LARGE_BYTES: usize = 64 * 1024;
+/// One such call at a time, of whichever agent: what else this process does keeps its processors.
+static LARGE_CALLS: Semaphore = Semaphore::const_new(1);
 
 /// A session.
 pub struct Session {
@@ -41,6 +46,16 @@ pub enum Step {
     Lost(String),
     /// The agent cannot be run.
     Impossible(String),
+}
+
+/// What becomes of a call that may be asked.
+enum Next {
+    /// It is the call of this number.
+    Asked(u32),
+    /// Its tokens take long to find.
+    Large(Plan),
+    /// As many turns are sampled as may be at once.
+    Full,
 }
 
 /// A call whose client waits for its turn.
@@ -81,6 +96,11 @@ impl Session {
     fn conversation(&self) -> MutexGuard<'_, Conversation> {
         // A panic leaves no call half asked.
         self.conversation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes no further call: its agent has ended, and is scored. What the agent left may know the key.
+    pub(crate) fn close(&self) {
+        self.board.send_modify(|board| board.is_closed = true);
     }
 
     /// Ends it. The first end stays.
@@ -144,30 +164,56 @@ impl Session {
     async fn admit(&self, wanted: &Wanted<'_>) -> Result<Attended<'_>, Refusal> {
         let mut board = self.board.subscribe();
         loop {
-            let asked = {
-                let mut conversation = self.conversation();
-                let now = board.borrow_and_update();
-                if now.has_ended() {
-                    return Err(Refusal::over("the rollout is over"));
-                }
-                conversation.read(|number| now.turn(number).cloned());
-                let left = self.max_turns - now.calls();
-                drop(now);
-                match conversation.known(wanted) {
-                    Some(number) => Some(number),
-                    None => {
-                        self.refuse_beyond(wanted, left)?;
-                        self.ask(&mut conversation, wanted)?
-                    }
+            let number = match self.next(wanted, &mut board)? {
+                Next::Asked(number) => number,
+                Next::Large(plan) => self.ask_large(wanted, plan).await?,
+                Next::Full => {
+                    board.changed().await.map_err(|_| Refusal::over("the rollout is over"))?;
+                    continue;
                 }
             };
-            if let Some(number) = asked {
-                return Ok(Attended { session: self, number });
-            }
-            if board.changed().await.is_err() {
-                return Err(Refusal::over("the rollout is over"));
-            }
+            return Ok(Attended { session: self, number });
         }
+    }
+
+    /// Asks, where there is room and the call's tokens are soon found.
+    fn next(&self, wanted: &Wanted<'_>, board: &mut watch::Receiver<Board>) -> Result<Next, Refusal> {
+        let mut conversation = self.conversation();
+        let now = board.borrow_and_update();
+        if !now.takes_calls() {
+            return Err(Refusal::over("the rollout is over"));
+        }
+        conversation.read(|number| now.turn(number).cloned());
+        let left = self.max_turns - now.calls();
+        drop(now);
+        if let Some(number) = conversation.known(wanted) {
+            return Ok(Next::Asked(number));
+        }
+        self.refuse_beyond(wanted, left)?;
+        if wanted.call.text_bytes() >= LARGE_BYTES {
+            return Ok(conversation.plan(wanted)?.map_or(Next::Full, Next::Large));
+        }
+        let asked = conversation.ask(wanted)?;
+        Ok(self.asked(asked, wanted).map_or(Next::Full, Next::Asked))
+    }
+
+    /// Asks with tokens that are found on a thread of their own, while the runtime's tasks and this agent's other calls
+    /// go on. Dropping the future asks nothing.
+    async fn ask_large(&self, wanted: &Wanted<'_>, plan: Plan) -> Result<u32, Refusal> {
+        let turn = LARGE_CALLS.acquire().await.expect("nobody closes it");
+        let (messages, tools) = (wanted.call.messages.clone(), wanted.call.tools.clone());
+        let found = spawn_blocking(move || {
+            let tokens = plan.tokens(&messages, &tools);
+            drop(turn);
+            tokens.map(|tokens| (plan, tokens))
+        });
+        let (plan, tokens) = found.await.map_err(|error| Refusal::bad(format!("messages: {error}")))??;
+        let mut conversation = self.conversation();
+        if !self.board.borrow().takes_calls() {
+            return Err(Refusal::over("the rollout is over"));
+        }
+        let asked = conversation.ask_after(wanted, &plan, tokens)?;
+        self.asked(asked, wanted).ok_or_else(|| Refusal::over("the rollout is over"))
     }
 
     /// Refuses a call that is none of the rollout's any more: it has `left` of them.
@@ -186,9 +232,9 @@ impl Session {
         Ok(())
     }
 
-    /// Asks for a new turn. Returns the call's number; `None` where there is no room.
-    fn ask(&self, conversation: &mut Conversation, wanted: &Wanted<'_>) -> Result<Option<u32>, Refusal> {
-        let Asked::Turn(number, observation) = conversation.ask(wanted)? else { return Ok(None) };
+    /// Hands a new call over. Returns its number; `None` where there is no room.
+    fn asked(&self, asked: Asked, wanted: &Wanted<'_>) -> Option<u32> {
+        let Asked::Turn(number, observation) = asked else { return None };
         let Observation { tokens, before, words, follows } = observation;
         let utterance =
             |speaker, text: String| Utterance { speaker, text: cut(&text, MAX_SAID_BYTES / 4).to_owned() };
@@ -204,7 +250,7 @@ impl Session {
             ..EnvStepDone::default()
         };
         self.board.send_modify(|board| board.ask(done));
-        Ok(Some(number))
+        Some(number)
     }
 
     /// Waits for the turn of a call, and reads it.

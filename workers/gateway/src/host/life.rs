@@ -95,6 +95,7 @@ impl Life {
         let end = self.supervise(&mut *agent).await;
         agent.kill().await;
         drop(agent);
+        self.session.close();
         let why = match end {
             End::Cancelled => return Err(unneeded()),
             End::Idle => {

@@ -96,9 +96,9 @@ impl Place for PlainPlace {
         let mut child = command
             .spawn()
             .map_err(|error| PlaceError::Start { program: named, reason: error.to_string() })?;
-        let output = Arc::default();
-        let stdout = child.stdout.take().map(|pipe| tokio::spawn(keep(pipe, Arc::clone(&output))));
-        let stderr = child.stderr.take().map(|pipe| tokio::spawn(keep(pipe, Arc::clone(&output))));
+        let output: Arc<Mutex<Written>> = Arc::default();
+        let stdout = child.stdout.take().map(|pipe| tokio::spawn(keep(pipe, Arc::clone(&output), true)));
+        let stderr = child.stderr.take().map(|pipe| tokio::spawn(keep(pipe, Arc::clone(&output), false)));
         let readers = stdout.into_iter().chain(stderr).collect();
         let group = child.id().and_then(|pid| i32::try_from(pid).ok()).filter(|_| !is_guarded);
         let guard = child.stdin.take();
@@ -118,9 +118,16 @@ struct PlainRunning {
     group: Option<i32>,
     /// The guard's input.
     guard: Option<ChildStdin>,
-    /// The end of what it wrote.
-    output: Arc<Mutex<Tail>>,
+    output: Arc<Mutex<Written>>,
     readers: Vec<JoinHandle<()>>,
+}
+
+/// The end of what it wrote.
+#[derive(Default)]
+struct Written {
+    all: Tail,
+    /// Without its errors.
+    printed: Tail,
 }
 
 impl PlainRunning {
@@ -146,7 +153,7 @@ impl Running for PlainRunning {
         let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         // A guard passes a signal on as a shell does.
         let code = status.code().filter(|code| !is_guarded || *code < 128);
-        Ok(Ended { code, output: output.text() })
+        Ok(Ended { code, output: output.all.text(), printed: output.printed.text() })
     }
 
     async fn kill(&mut self) {
@@ -163,9 +170,13 @@ impl Drop for PlainRunning {
 }
 
 /// Reads to the end, and keeps the last bytes.
-async fn keep(mut pipe: impl AsyncRead + Unpin, output: Arc<Mutex<Tail>>) {
+async fn keep(mut pipe: impl AsyncRead + Unpin, output: Arc<Mutex<Written>>, is_printed: bool) {
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
-        output.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..read]);
+        let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+        output.all.add(&buffer[..read]);
+        if is_printed {
+            output.printed.add(&buffer[..read]);
+        }
     }
 }

@@ -159,7 +159,8 @@ impl Place for SandboxedPlace {
             other => PlaceError::Broken(other.to_string()),
         })?;
         let _ = process.close_input().await;
-        Ok(Box::new(SandboxedRunning { process, output: Tail::default(), ended: None }))
+        let (output, printed) = (Tail::default(), Tail::default());
+        Ok(Box::new(SandboxedRunning { process, output, printed, ended: None }))
     }
 
     async fn clear(&self) -> Result<(), PlaceError> {
@@ -217,6 +218,8 @@ struct SandboxedRunning {
     /// Killed with this value.
     process: Process,
     output: Tail,
+    /// Without its errors.
+    printed: Tail,
     ended: Option<End>,
 }
 
@@ -227,7 +230,11 @@ impl SandboxedRunning {
                 return end;
             }
             match self.process.next().await {
-                Event::Out(bytes) | Event::Err(bytes) => self.output.add(&bytes),
+                Event::Out(bytes) => {
+                    self.output.add(&bytes);
+                    self.printed.add(&bytes);
+                }
+                Event::Err(bytes) => self.output.add(&bytes),
                 Event::Ended { end, .. } => self.ended = Some(end),
             }
         }
@@ -247,7 +254,7 @@ impl Running for SandboxedRunning {
                 None
             }
         };
-        Ok(Ended { code, output: self.output.text() })
+        Ok(Ended { code, output: self.output.text(), printed: self.printed.text() })
     }
 
     async fn kill(&mut self) {

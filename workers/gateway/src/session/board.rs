@@ -16,6 +16,8 @@ pub struct Board {
     steps: BTreeMap<u32, Option<Arc<EnvStepDone>>>,
     /// Whether the agent goes on.
     pub phase: Phase,
+    /// The agent has ended, and is scored.
+    pub is_closed: bool,
     /// Since when the agent works without a call that is open.
     since: Instant,
     /// Its own time before that.
@@ -57,7 +59,8 @@ pub(crate) enum Clock {
 impl Default for Board {
     fn default() -> Self {
         let (calls, steps) = (Vec::new(), BTreeMap::new());
-        Self { calls, steps, phase: Phase::Working, since: Instant::now(), own: Duration::ZERO }
+        let (phase, is_closed) = (Phase::Working, false);
+        Self { calls, steps, phase, is_closed, since: Instant::now(), own: Duration::ZERO }
     }
 }
 
@@ -66,6 +69,12 @@ impl Board {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         !matches!(self.phase, Phase::Working)
+    }
+
+    /// Whether a call of the agent may be answered.
+    #[must_use]
+    pub const fn takes_calls(&self) -> bool {
+        !self.is_closed && !self.has_ended()
     }
 
     /// Calls so far.

@@ -26,7 +26,7 @@ async fn an_agent_plays_a_rollout_and_is_scored_by_files_that_it_never_saw() {
                  sys.exit(3)";
     let row = json!({
         "files": { "agent.py": world.agent(agent), "src/a.py": "x" },
-        "reward_files": { "tests/check.py": "import sys; print('noise'); print(0.5 if open('answer').read() == 'onetwoFalse' else 0)" },
+        "reward_files": { "tests/check.py": "import sys; print('noise'); print(0.5 if open('answer').read() == 'onetwoFalse' else 0); print('FAILED', file=sys.stderr)" },
     });
     let session = world.begin(&json!({ "reward": ["python3", "tests/check.py"] }), row).unwrap();
     let first = done(session.step(0, 0, &[]).await);
@@ -43,6 +43,20 @@ async fn an_agent_plays_a_rollout_and_is_scored_by_files_that_it_never_saw() {
     assert!(last.done && !last.success && last.reward == 0.5, "{last:?}");
     assert_eq!(done(session.step(2, 2, &tokens("two$")).await), last);
     assert!(last.said[0].text.contains("exit code 3"), "{last:?}");
+}
+
+#[tokio::test]
+async fn a_large_call_is_answered_as_any_other() {
+    let world = World::start(1).await;
+    let agent = "first = ask([user('a' * 70_000)])\nask([user('a' * 70_000), first, user('b' * 70_000)])";
+    let row = json!({ "files": { "agent.py": world.agent(agent) } });
+    let session = world.begin(&json!({ "context_tokens": 200_000, "max_turns": 2 }), row).unwrap();
+    let said = |letter: &str| format!("<user>{}$<assistant>", letter.repeat(70_000));
+    let first = done(session.step(0, 0, &[]).await);
+    assert!(words(&first.observation) == said("a"));
+    let second = done(session.step(1, 1, &tokens("one$")).await);
+    assert!(words(&second.observation) == said("b"));
+    assert!(done(session.step(2, 2, &tokens("two$")).await).done);
 }
 
 #[tokio::test]
@@ -68,6 +82,7 @@ async fn calls_are_refused_with_the_status_that_clients_know() {
                  report('json', status(None))\n\
                  report('n', status([user('a')], n=2))\n\
                  report('long', status([user('a' * 200)]))\n\
+                 report('large', status([user('a' * 200_000)]))\n\
                  first = ask([user('a')])\n\
                  report('fork', status([user('b')]))\n\
                  ask([user('a'), first, user('c')])\n\
@@ -85,6 +100,7 @@ async fn calls_are_refused_with_the_status_that_clients_know() {
         ("json", 400),
         ("n", 400),
         ("long", 400),
+        ("large", 400),
         ("fork", 409),
         ("over", 410),
         ("models", 200),

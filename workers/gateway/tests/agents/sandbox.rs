@@ -91,6 +91,25 @@ async fn what_an_agent_leaves_behind_neither_sees_nor_changes_its_reward() {
     assert!(last.done && last.reward == 0.0, "{last:?}");
 }
 
+/// What it left knows the key, and runs in its judge.
+#[tokio::test]
+async fn the_model_answers_no_call_while_an_agent_is_scored() {
+    let world = World::sandboxed(Vec::new()).await;
+    let agent = format!("{TELL}tell('a')\nopen('key', 'w').write(os.environ['OPENAI_API_KEY'])");
+    let check = "import json, urllib.error, urllib.request\n\
+        body = json.dumps({'model': 'm', 'messages': [{'role': 'user', 'content': 'help'}]}).encode()\n\
+        head = {'Authorization': 'Bearer ' + open('key').read(), 'Content-Type': 'application/json'}\n\
+        call = urllib.request.Request('http://127.0.0.1:4180/v1/chat/completions', body, head)\n\
+        try: urllib.request.urlopen(call, timeout=20); print(0)\n\
+        except urllib.error.HTTPError as error: print(0.75 if error.code == 410 else 0)\n";
+    let row = json!({
+        "files": { "agent.py": world.agent(&agent) },
+        "reward_files": { "check.py": check },
+    });
+    let last = told(&world, &json!({ "reward": ["python3", "check.py"] }), row).await.1;
+    assert!(last.done && last.reward == 0.75, "{last:?}");
+}
+
 #[tokio::test]
 async fn no_process_of_a_sandboxed_agent_outlives_its_session() {
     let world = World::sandboxed(Vec::new()).await;
@@ -114,6 +133,8 @@ async fn a_sandboxed_agent_has_the_results_of_any_other() {
         (json!({ "call_ms": 4_000 }), "import time; time.sleep(600)", 1.0),
         (json!({ "reward": ["sleep", "600"], "reward_ms": 200 }), "", 0.0),
         (json!({ "reward": ["./gone.sh"] }), "", 0.0),
+        // Judges report on their errors, in any order with their output.
+        (json!({ "reward": ["sh", "-c", "echo 0.5; echo 'FAILED (failures=1)' >&2"] }), "", 0.5),
     ] {
         let last = told(&world, &spec, row(&format!("{ask}{after}"))).await.1;
         assert!(last.done && last.reward == reward, "{spec} {after}: {last:?}");
