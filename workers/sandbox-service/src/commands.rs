@@ -1,28 +1,27 @@
 //! Commands that go on beside requests: each has a number, and any number of requests listens to it.
 //!
 //! One task owns a command. It consumes what the command writes and what requests ask of it; it
-//! waits for the command, and no listener ever keeps it waiting: what a listener has not taken is
-//! kept up to a bound. Beyond it that listener is told so and gets no more; the command goes on.
+//! waits for the command, and no listener ever keeps it waiting: `listeners.rs` bounds what waits for
+//! them.
+
+mod listeners;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use millrace_sandbox::End;
 use millrace_sandbox::live::{Event, Exec, LiveError, Process, Terminal, TerminalSize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::hosted::{Counts, Using};
+use listeners::{Budget, LISTENERS, Mouth, pair};
+pub(crate) use listeners::{Heard, Listener};
 
 /// Commands of a sandbox at once.
 const COMMANDS: usize = 256;
 /// Requests to a command that wait for one another.
 const QUEUE: usize = 16;
-/// Bytes that wait for one listener at most.
-const WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// What one piece that waits costs besides its bytes.
-const PIECE_COST: usize = 128;
 /// The signal by which a program is asked to end.
 const TERMINATE: i32 = 15;
 
@@ -31,6 +30,21 @@ const TERMINATE: i32 = 15;
 pub(crate) struct Commands {
     last: AtomicU32,
     running: Mutex<HashMap<u32, Arc<Command>>>,
+    room: Room,
+}
+
+/// What the commands of a sandbox share.
+#[derive(Debug)]
+struct Room {
+    /// One permit for each command that runs or is being started.
+    commands: Arc<Semaphore>,
+    budget: Budget,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { commands: Arc::new(Semaphore::new(COMMANDS)), budget: Budget::default() }
+    }
 }
 
 /// What was asked for.
@@ -58,30 +72,9 @@ pub(crate) struct Command {
     input_is_open: AtomicBool,
     /// `None`: it has ended.
     listeners: Mutex<Option<Vec<Mouth>>>,
-}
-
-/// What a listener hears.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Heard {
-    Out(Bytes),
-    Err(Bytes),
-    /// The last word.
-    Ended(End),
-    /// The last word: the listener was too slow, and has not heard all.
-    Lost,
-}
-
-/// One who listens to a command from now on.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    from: mpsc::UnboundedReceiver<Heard>,
-    waiting: Arc<AtomicUsize>,
-}
-
-#[derive(Debug)]
-struct Mouth {
-    to: mpsc::UnboundedSender<Heard>,
-    waiting: Arc<AtomicUsize>,
+    /// One permit for each listener until its client has gone.
+    places: Arc<Semaphore>,
+    budget: Budget,
 }
 
 #[derive(Debug)]
@@ -104,6 +97,8 @@ enum Asked {
 pub(crate) enum CommandError {
     #[error("the sandbox has 256 commands that run; end one")]
     Full,
+    #[error("process.pid={0}: 16 requests listen to this command; end one, or write its output to a file")]
+    Listeners(u32),
     #[error("the command has ended")]
     Ended,
     #[error("the command has no input, or that was closed; start it with stdin=true")]
@@ -119,11 +114,13 @@ impl Commands {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn room(&self) -> Result<OwnedSemaphorePermit, CommandError> {
+        Arc::clone(&self.room.commands).try_acquire_owned().map_err(|_| CommandError::Full)
+    }
+
     /// Starts a command, with its first listener.
     pub(crate) async fn start(sandbox: Using, what: What) -> Result<(Arc<Command>, Listener), CommandError> {
-        if sandbox.commands.running().len() >= COMMANDS {
-            return Err(CommandError::Full);
-        }
+        let room = sandbox.commands.room()?;
         Counts::add(&sandbox.counts.commands);
         let argv = std::iter::once(what.cmd.clone()).chain(what.args.iter().cloned());
         let exec = Exec {
@@ -141,12 +138,10 @@ impl Commands {
         }
         let pid = sandbox.commands.last.fetch_add(1, Ordering::Relaxed) + 1;
         let (ask, asked) = mpsc::channel(QUEUE);
-        let (mouth, listener) = pair();
-        let input_is_open = AtomicBool::new(what.has_input);
-        let listeners = Mutex::new(Some(vec![mouth]));
-        let command = Arc::new(Command { pid, what, ask, input_is_open, listeners });
+        let command = Arc::new(Command::new(pid, what, ask, sandbox.commands.room.budget.clone()));
+        let listener = command.listen()?;
         sandbox.commands.running().insert(pid, Arc::clone(&command));
-        tokio::spawn(serve(sandbox, process, Arc::clone(&command), asked));
+        tokio::spawn(serve((sandbox, room), process, Arc::clone(&command), asked));
         Ok((command, listener))
     }
 
@@ -167,15 +162,24 @@ impl Commands {
 }
 
 impl Command {
+    fn new(pid: u32, what: What, ask: mpsc::Sender<Ask>, budget: Budget) -> Self {
+        let input_is_open = AtomicBool::new(what.has_input);
+        let (listeners, places) = (Mutex::new(Some(Vec::new())), Arc::new(Semaphore::new(LISTENERS)));
+        Self { pid, what, ask, input_is_open, listeners, places, budget }
+    }
+
     fn listeners(&self) -> MutexGuard<'_, Option<Vec<Mouth>>> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens from now on. `None`: it has ended.
-    pub(crate) fn listen(&self) -> Option<Listener> {
-        let (mouth, listener) = pair();
-        self.listeners().as_mut()?.push(mouth);
-        Some(listener)
+    /// Listens from now on.
+    pub(crate) fn listen(&self) -> Result<Listener, CommandError> {
+        let mut listeners = self.listeners();
+        let mouths = listeners.as_mut().ok_or(CommandError::Ended)?;
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let (mouth, listener) = pair(&self.budget, place.map_err(|_| CommandError::Listeners(self.pid))?);
+        mouths.push(mouth);
+        Ok(listener)
     }
 
     pub(crate) async fn input(&self, bytes: Vec<u8>) -> Result<(), CommandError> {
@@ -226,49 +230,17 @@ impl Command {
     /// Tells all listeners the last word; nobody listens any more.
     fn say_last(&self, end: End) {
         for mouth in self.listeners().take().into_iter().flatten() {
-            let _ = mouth.to.send(Heard::Ended(end));
+            mouth.say(Heard::Ended(end));
         }
     }
 }
 
-fn pair() -> (Mouth, Listener) {
-    let (to, from) = mpsc::unbounded_channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    (Mouth { to, waiting: Arc::clone(&waiting) }, Listener { from, waiting })
-}
-
-impl Heard {
-    fn cost(&self) -> usize {
-        match self {
-            Self::Out(bytes) | Self::Err(bytes) => bytes.len() + PIECE_COST,
-            Self::Ended(_) | Self::Lost => 0,
-        }
-    }
-}
-
-impl Mouth {
-    /// Returns whether there is somebody to tell more.
-    fn say(&self, heard: Heard) -> bool {
-        let cost = heard.cost();
-        if self.waiting.load(Ordering::Acquire) + cost > WAITING_BYTES {
-            let _ = self.to.send(Heard::Lost);
-            return false;
-        }
-        self.waiting.fetch_add(cost, Ordering::AcqRel);
-        self.to.send(heard).is_ok()
-    }
-}
-
-impl Listener {
-    /// The next word; `Lost`, where nothing follows the last one.
-    pub(crate) async fn next(&mut self) -> Heard {
-        let heard = self.from.recv().await.unwrap_or(Heard::Lost);
-        self.waiting.fetch_sub(heard.cost(), Ordering::AcqRel);
-        heard
-    }
-}
-
-async fn serve(sandbox: Using, mut process: Process, command: Arc<Command>, mut asked: mpsc::Receiver<Ask>) {
+async fn serve(
+    (sandbox, room): (Using, OwnedSemaphorePermit),
+    mut process: Process,
+    command: Arc<Command>,
+    mut asked: mpsc::Receiver<Ask>,
+) {
     let end = loop {
         tokio::select! {
             event = process.next() => match event {
@@ -287,8 +259,9 @@ async fn serve(sandbox: Using, mut process: Process, command: Arc<Command>, mut 
             }
         }
     };
-    // First, so that who hears of the end finds it no more.
+    // First, so that who hears of the end finds it no more, and has room for another.
     sandbox.commands.running().remove(&command.pid);
+    drop(room);
     command.say_last(end);
 }
 
@@ -296,25 +269,45 @@ async fn serve(sandbox: Using, mut process: Process, command: Arc<Command>, mut 
 mod tests {
     use super::*;
 
+    fn command(room: &Room) -> Command {
+        let what = What {
+            cmd: "yes".to_owned(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+            tag: None,
+            has_input: false,
+            timeout_ms: None,
+            terminal: None,
+        };
+        let (ask, _) = mpsc::channel(QUEUE);
+        Command::new(7, what, ask, room.budget.clone())
+    }
+
     #[tokio::test]
-    async fn a_slow_listener_is_told_what_it_misses_and_a_fast_one_misses_nothing() {
-        let piece = Bytes::from(vec![0; 1024 * 1024]);
-        let ((slow, mut slowly), (fast, mut quickly)) = (pair(), pair());
-        let mut told = 0;
-        for _ in 0..100 {
-            assert!(fast.say(Heard::Out(piece.clone())));
-            assert_eq!(quickly.next().await, Heard::Out(piece.clone()));
-            if told == 0 && !slow.say(Heard::Out(piece.clone())) {
-                told += 1;
-            }
-        }
-        drop(slow);
-        let mut heard = 0;
-        while let Heard::Out(_) = slowly.next().await {
-            heard += 1;
-        }
-        assert_eq!((heard, told), (WAITING_BYTES / (piece.len() + PIECE_COST), 1));
-        drop(quickly);
-        assert!(!fast.say(Heard::Out(piece)), "nobody listens");
+    async fn a_command_has_no_more_listeners_than_it_may_have() {
+        let command = command(&Room::default());
+        let mut all: Vec<Listener> = (0..LISTENERS).map(|_| command.listen().unwrap()).collect();
+        let refused = command.listen().unwrap_err();
+        assert_eq!(refused, CommandError::Listeners(7));
+        assert!(refused.to_string().contains("process.pid=7: 16 "), "{refused}");
+        // One that is told no more is one until its client has gone.
+        command.listeners().as_mut().unwrap().clear();
+        assert_eq!(command.listen().unwrap_err(), CommandError::Listeners(7));
+        all.pop();
+        all.push(command.listen().unwrap());
+        all.pop();
+        command.say_last(End::Exit(0));
+        assert_eq!(command.listen().unwrap_err(), CommandError::Ended);
+    }
+
+    #[test]
+    fn room_for_a_command_is_taken_before_it_is_started() {
+        let commands = Commands::default();
+        let mut starting: Vec<_> = (0..COMMANDS).map(|_| commands.room().unwrap()).collect();
+        assert_eq!(commands.room().unwrap_err(), CommandError::Full);
+        // One that does not start gives its room back.
+        starting.pop();
+        assert!(commands.room().is_ok());
     }
 }

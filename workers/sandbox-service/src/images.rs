@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,11 +16,13 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::keys::Owner;
+use crate::loads::{LOAD_WAIT, Loads, Room};
 use crate::service::{ServiceError, invalid};
 
 /// For how long what a name points to is taken for known.
 const KNOWN: Duration = Duration::from_secs(30);
-/// For how long layers may take to arrive, or to be stored.
+/// For how long layers may take to arrive, to be packed, or to be stored.
 const MOVE: Duration = Duration::from_secs(600);
 /// Layers that are packed and stored at once: each has as many bytes in memory as a sandbox may write.
 const COMMITS: usize = 2;
@@ -71,34 +74,66 @@ type Place = Arc<tokio::sync::Mutex<Option<(Instant, Arc<Image>)>>>;
 pub(crate) struct Images {
     store: ImageStore,
     known: Mutex<HashMap<String, Place>>,
+    loads: Loads,
     commits: Semaphore,
+}
+
+/// A request for a name. One that is none is not kept, also where nobody waits for it any more.
+struct Asking<'i> {
+    images: &'i Images,
+    name: &'i str,
+    place: Place,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        // Who looks it up right now decides itself.
+        if self.place.try_lock().is_ok_and(|known| known.is_none()) {
+            let mut all = self.images.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if all.get(self.name).is_some_and(|place| Arc::ptr_eq(place, &self.place)) {
+                all.remove(self.name);
+            }
+        }
+    }
 }
 
 impl Images {
     pub(crate) fn new(store: ImageStore) -> Self {
-        Self { store, known: Mutex::default(), commits: Semaphore::new(COMMITS) }
+        let (known, loads, commits) = (Mutex::default(), Loads::default(), Semaphore::new(COMMITS));
+        Self { store, known, loads, commits }
     }
 
     /// The image that a name points to, ready to begin with.
-    pub(crate) async fn find(&self, host: &Host, name: &str) -> Result<Arc<Image>, ServiceError> {
+    pub(crate) async fn find(
+        &self,
+        host: &Host,
+        owner: Owner,
+        name: &str,
+    ) -> Result<Arc<Image>, ServiceError> {
         check_name("image", name)?;
         let place = Arc::clone(
             self.known.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default(),
         );
-        let mut known = place.lock().await;
-        if let Some((at, image)) = &*known
-            && at.elapsed() < KNOWN
-        {
-            return Ok(Arc::clone(image));
+        let asking = Asking { images: self, name, place };
+        let until = tokio::time::Instant::now() + LOAD_WAIT;
+        let mut room: Option<Room> = None;
+        loop {
+            let mut known = asking.place.lock().await;
+            if let Some((at, image)) = &*known
+                && at.elapsed() < KNOWN
+            {
+                return Ok(Arc::clone(image));
+            }
+            room = room.or_else(|| self.loads.room_now(owner));
+            if room.is_some() {
+                let image = self.load(host, name, known.as_ref().map(|(_, image)| image)).await?;
+                *known = Some((Instant::now(), Arc::clone(&image)));
+                return Ok(image);
+            }
+            // Another key may have room for this name meanwhile.
+            drop(known);
+            room = Some(self.loads.room(owner, name, until).await?);
         }
-        let found = self.load(host, name, known.as_ref().map(|(_, image)| image)).await;
-        if found.is_err() && known.is_none() {
-            // Names that are none are not kept.
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-        }
-        let image = found?;
-        *known = Some((Instant::now(), Arc::clone(&image)));
-        Ok(image)
     }
 
     async fn load(
@@ -189,6 +224,7 @@ impl Images {
         let fail = |error: std::io::Error| format!("failed to write {}: {error}", folder.display());
         remove_leftovers(&all);
         std::fs::create_dir_all(&folder).map_err(fail)?;
+        let _used = hold(&folder).map_err(fail)?;
         let stored = self.pack_and_store(sandbox, base, name, &folder).await;
         std::fs::remove_dir_all(&folder).map_err(fail)?;
         // Who asks for the name from now on gets this one.
@@ -203,7 +239,10 @@ impl Images {
         name: &str,
         folder: &Path,
     ) -> Result<(), String> {
-        let digest = sandbox.pack(folder).await.map_err(|error| error.to_string())?;
+        let late = |_| format!("its files were not packed within {} s; remove some of them", MOVE.as_secs());
+        // Dropped, it ends the process that packs, and the sandbox goes on.
+        let packed = timeout(MOVE, sandbox.pack(folder)).await.map_err(late)?;
+        let digest = packed.map_err(|error| error.to_string())?;
         let on = base.map(|base| ["--on".into(), OsString::from(&base.manifest)]);
         let system = base.is_none_or(|base| base.system).then(|| "--system".into());
         let words = ["commit".into(), digest.path(folder).into(), name.into()].into_iter();
@@ -243,13 +282,46 @@ fn check_name(field: &'static str, name: &str) -> Result<(), ServiceError> {
     Err(invalid(field, name, "write NAME or NAME:TAG of a-z, 0-9, `.`, `-` and `_`"))
 }
 
+/// Keeps a folder of a commit from being removed as one that was left, until the file is closed.
+fn hold(folder: &Path) -> std::io::Result<File> {
+    let held = File::open(folder)?;
+    held.lock_shared()?;
+    Ok(held)
+}
+
 /// Removes what processes left that were killed while they packed: folders without a change for
-/// longer than a commit may take.
+/// longer than a commit may take, which nobody holds.
 fn remove_leftovers(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let changed = entry.metadata().and_then(|found| found.modified());
-        if changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > 2 * MOVE)) {
+        let is_old = changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > 2 * MOVE));
+        if is_old && File::open(entry.path()).is_ok_and(|left| left.try_lock().is_ok()) {
             let _ = std::fs::remove_dir_all(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_commit_that_runs_is_not_taken_for_left_however_old_it_is() {
+        let all = tempfile::tempdir().unwrap();
+        let [runs, left, begins] = ["runs", "left", "begins"].map(|name| all.path().join(name));
+        for folder in [&runs, &left, &begins] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        for folder in [&runs, &left] {
+            File::open(folder).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
+        let held = hold(&runs).unwrap();
+        remove_leftovers(all.path());
+        assert_eq!([&runs, &left, &begins].map(|folder| folder.exists()), [true, false, true]);
+        drop(held);
+        remove_leftovers(all.path());
+        assert_eq!([&runs, &begins].map(|folder| folder.exists()), [false, true]);
     }
 }

@@ -112,6 +112,10 @@ pub(crate) enum ServiceError {
     Missing(String),
     #[error("{field}={value}: {remedy}")]
     Invalid { field: &'static str, value: String, remedy: String },
+    #[error(
+        "image={0}: the service loaded other images for 60 s, of which a key has 4 at once; try again later"
+    )]
+    Loading(String),
     #[error("there are {0} sandboxes, and no more may be; stop one, or come back later")]
     Full(usize),
     #[error("{0}")]
@@ -168,12 +172,12 @@ impl Service {
 
     /// Makes a sandbox.
     pub(crate) async fn make(&self, owner: Owner, wanted: Wanted) -> Result<Arc<Hosted>, ServiceError> {
-        let image = self.image(&wanted.image).await?;
+        let image = self.image(owner, &wanted.image).await?;
         self.make_of(owner, wanted, image).await
     }
 
     /// The image of this name; `None`: this machine's own programs.
-    pub(crate) async fn image(&self, name: &str) -> Result<Option<Arc<Image>>, ServiceError> {
+    pub(crate) async fn image(&self, owner: Owner, name: &str) -> Result<Option<Arc<Image>>, ServiceError> {
         let settings = &self.0.settings;
         if settings.images.iter().any(|known| known == name) {
             return Ok(None);
@@ -185,7 +189,7 @@ impl Service {
             );
             return Err(invalid("image", name, remedy));
         };
-        images.find(&self.0.host, name).await.map(Some)
+        images.find(&self.0.host, owner, name).await.map(Some)
     }
 
     /// Makes a sandbox of this machine's own programs, whatever its image is called.

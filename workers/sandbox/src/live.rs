@@ -15,7 +15,7 @@ mod handle;
 
 pub use handle::{LiveSandbox, Stopped};
 pub use host::{Host, Settings};
-pub use images::ImageCache;
+pub use images::{ImageCache, LAYER_BYTES};
 pub use layers::Snapshot;
 pub use process::{Event, Process};
 pub use spec::{Bounds, Exec, Forward, LiveError, Output, Spec, Terminal, TerminalSize, Wall};

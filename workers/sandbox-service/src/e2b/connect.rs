@@ -103,7 +103,7 @@ impl From<CommandError> for Fault {
     fn from(error: CommandError) -> Self {
         let code = match error {
             CommandError::Sandbox(error) => return error.into(),
-            CommandError::Full => Code::ResourceExhausted,
+            CommandError::Full | CommandError::Listeners(_) => Code::ResourceExhausted,
             CommandError::Ended => Code::NotFound,
             CommandError::NoInput | CommandError::NoTerminal => Code::FailedPrecondition,
         };

@@ -72,7 +72,7 @@ pub(super) async fn create(
     if let Some((field, remedy)) = asked.refused() {
         return Err(Failure::not_served(field, remedy));
     }
-    match service.image(&asked.template).await {
+    match service.image(owner, &asked.template).await {
         Ok(_) => {}
         Err(ServiceError::Invalid { remedy, .. }) => {
             let words = format!("there is no template {:?}: {remedy}", asked.template);

@@ -96,7 +96,7 @@ pub(super) async fn connect(Opened(sandbox): Opened, headers: HeaderMap, bytes: 
     let found = || {
         let Of { process } = asked_once(&headers, &bytes)?;
         let command = find(&sandbox, &process)?;
-        let listener = command.listen().ok_or(crate::commands::CommandError::Ended)?;
+        let listener = command.listen()?;
         Ok::<_, Fault>((command, listener))
     };
     match found() {
@@ -127,8 +127,9 @@ fn events(command: &Arc<Command>, listener: Listener, keepalive: Duration) -> Re
             Ok(Heard::Err(bytes)) => (data("stderr", &bytes), false),
             Ok(Heard::Ended(end)) => (ended(end), true),
             Ok(Heard::Lost) => {
-                let words = "the client read too slowly, and 32 MiB wait: the rest is lost to it, the \
-                             command goes on; write long output to a file";
+                let words = "the client read too slowly: 32 MiB waited for it, or 64 MiB for all that listen in \
+                             this sandbox; they and the rest are lost to it, the command goes on; write long \
+                             output to a file";
                 (last(Some(&Fault::new(Code::DataLoss, words))), true)
             }
         };

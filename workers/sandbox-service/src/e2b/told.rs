@@ -52,7 +52,9 @@ impl From<ServiceError> for Failure {
         match error {
             ServiceError::Missing(_) => Self::new(StatusCode::NOT_FOUND, words),
             ServiceError::Invalid { .. } => Self::new(StatusCode::BAD_REQUEST, words),
-            ServiceError::Full(_) => Self::new(StatusCode::TOO_MANY_REQUESTS, words),
+            ServiceError::Full(_) | ServiceError::Loading(_) => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, words)
+            }
             ServiceError::Sandbox(error) => error.into(),
         }
     }

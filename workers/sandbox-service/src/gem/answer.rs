@@ -60,7 +60,7 @@ impl From<ServiceError> for Failure {
         let status = match &error {
             ServiceError::Missing(_) => StatusCode::NOT_FOUND,
             ServiceError::Invalid { .. } => StatusCode::BAD_REQUEST,
-            ServiceError::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ServiceError::Full(_) | ServiceError::Loading(_) => StatusCode::SERVICE_UNAVAILABLE,
             ServiceError::Sandbox(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, error.to_string())

@@ -45,7 +45,7 @@ impl From<ServiceError> for Failure {
         use millrace_sandbox::live::LiveError;
         let code = match &error {
             ServiceError::Missing(_) | ServiceError::Invalid { .. } => CLIENT,
-            ServiceError::Full(_) => SERVER,
+            ServiceError::Full(_) | ServiceError::Loading(_) => SERVER,
             ServiceError::Sandbox(of) => match of {
                 LiveError::Invalid { .. } | LiveError::Failed(_) | LiveError::File(_) => CLIENT,
                 LiveError::Start { .. } | LiveError::Refused(_) | LiveError::Ended => SERVER,

@@ -2,8 +2,6 @@
 //! message's bytes go to the server, and what it says comes in binary messages. Either end closes
 //! both.
 
-use std::time::Duration;
-
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +9,6 @@ use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
 
 use super::envelope::{Asker, Failure};
 use crate::hosted::Using;
@@ -22,9 +19,6 @@ use crate::service::{Service, ServiceError};
 const MESSAGE_BYTES: usize = 1024 * 1024;
 /// Bytes of a message to the client at most.
 const PART_BYTES: usize = 64 * 1024;
-/// A connection in which nothing moves for so long ends: its client may be gone, and it keeps the
-/// sandbox in use.
-const IDLE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Asked {
@@ -59,7 +53,7 @@ pub(super) async fn open(
 async fn carry(sandbox: Using, client: WebSocket, server: impl AsyncRead + AsyncWrite) {
     let (mut to_client, mut from_client) = client.split();
     let (mut from_server, mut to_server) = tokio::io::split(server);
-    let (moved, mut moves) = tokio::sync::watch::channel(());
+    let (moved, moves) = tokio::sync::watch::channel(());
     let inwards = async {
         while let Some(Ok(message)) = from_client.next().await {
             let bytes: Bytes = match message {
@@ -87,11 +81,10 @@ async fn carry(sandbox: Using, client: WebSocket, server: impl AsyncRead + Async
         // The client may be gone.
         let _ = to_client.send(Message::Close(None)).await;
     };
-    let still = async { while let Ok(Ok(())) = timeout(IDLE, moves.changed()).await {} };
     tokio::select! {
         () = inwards => {}
         () = outwards => {}
-        () = still => {}
+        () = ports::still(moves, ports::IDLE) => {}
     }
     drop(sandbox);
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 #[path = "../rock/service.rs"]
 mod service;
+mod loads;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 
 /// A store, a cache, and sources of images.

@@ -1,12 +1,14 @@
 //! Servers within a sandbox, asked from outside.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tungstenite::client::IntoClientRequest;
 use tungstenite::{HandshakeError, Message};
 
-use super::service::{KEY, OTHER, Service, service};
+use super::service::{KEY, OTHER, PATIENCE, Service, service};
 
 /// Says what it was asked; `/slow` answers in two parts, the second when `/home/user/go` is there;
 /// `Upgrade: echo` is followed by what the client sends.
@@ -125,20 +127,10 @@ fn what_a_server_says_comes_as_it_is_said_and_a_connection_may_become_another() 
     slow.read_to_string(&mut answer).unwrap();
     assert!(answer.ends_with("onetwo"), "{answer}");
 
-    let address = service.address.trim_start_matches("http://");
-    let mut raw = std::net::TcpStream::connect(address).unwrap();
-    let head = format!(
-        "GET {} HTTP/1.1\r\nHost: x\r\nX-Key: {KEY}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
-        at(&id, "/port/3000/")
-    );
-    raw.write_all(head.as_bytes()).unwrap();
-    let mut lines = BufReader::new(raw.try_clone().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(lines.next().unwrap(), "HTTP/1.1 101 Switching Protocols");
-    let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
-    assert!(head.iter().any(|line| line.eq_ignore_ascii_case("upgrade: echo")), "{head:?}");
+    let (mut raw, mut lines) = echoing(&service, &id);
     for word in ["hello", "again"] {
         writeln!(raw, "{word}").unwrap();
-        assert_eq!(lines.next().unwrap(), format!("echo {word}"));
+        assert_eq!(lines.next().unwrap().unwrap(), format!("echo {word}"));
     }
     // With the sandbox the connection ends.
     let stopped = service.post("/stop", &json!({ "sandbox_id": id }));
@@ -146,6 +138,43 @@ fn what_a_server_says_comes_as_it_is_said_and_a_connection_may_become_another() 
     assert!(lines.next().is_none());
     let (status, said) = service.ask("GET", &at(&id, "/port/3000/"), &[("X-Key", KEY)], b"");
     assert!(status == 404 && said.contains("not there"), "{status} {said}");
+}
+
+/// A connection that became another one.
+fn echoing(service: &Service, id: &str) -> (TcpStream, Lines<BufReader<TcpStream>>) {
+    let mut raw = TcpStream::connect(service.address.trim_start_matches("http://")).unwrap();
+    raw.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!(
+        "GET {} HTTP/1.1\r\nHost: x\r\nX-Key: {KEY}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+        at(id, "/port/3000/")
+    );
+    raw.write_all(head.as_bytes()).unwrap();
+    let mut lines = BufReader::new(raw.try_clone().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "HTTP/1.1 101 Switching Protocols");
+    let head: Vec<String> = lines.by_ref().map(Result::unwrap).take_while(|line| !line.is_empty()).collect();
+    assert!(head.iter().any(|line| line.eq_ignore_ascii_case("upgrade: echo")), "{head:?}");
+    (raw, lines)
+}
+
+#[test]
+fn a_connection_that_became_another_is_use_until_it_ends() {
+    let service = service(&["--idle-s", "2"]);
+    let id = serving(&service);
+    let (mut raw, mut lines) = echoing(&service, &id);
+    let headers = [("X-Key", KEY)];
+    let path = format!("/apis/envs/sandbox/v1/is_alive?sandbox_id={id}");
+    let is_alive = || service.ask("GET", &path, &headers, b"").1.contains("\"is_alive\":true");
+    let silent = Instant::now();
+    while silent.elapsed() < Duration::from_secs(5) {
+        assert!(is_alive(), "a client is connected");
+    }
+    writeln!(raw, "hello").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "echo hello");
+    raw.shutdown(Shutdown::Both).unwrap();
+    let ended = Instant::now();
+    while is_alive() {
+        assert!(ended.elapsed() < PATIENCE, "nobody is connected");
+    }
 }
 
 /// A connection to a port of a sandbox over a WebSocket, or the status and words of the refusal.

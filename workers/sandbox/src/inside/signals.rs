@@ -1,7 +1,8 @@
-//! Signals that the process which started us ignores. Programs would inherit that: in a service that a script
-//! started in the background, `^C` in a sandbox's terminal would do nothing.
+//! Signals that the process which started us ignores, or holds back. Programs would inherit that: in a service
+//! that a script started in the background, `^C` in a sandbox's terminal would do nothing.
 
 use anyhow::Context;
+use nix::sys::signal::SigSet;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -13,11 +14,13 @@ const FAULTS: [i32; 5] = [4, 8, 9, 11, 19];
 const PIPE: i32 = 13;
 
 /// Gives all programs that follow from this process the defaults. `exec` resets a signal that is handled, and
-/// not one that is ignored. This process still does nothing about them.
+/// not one that is ignored; it keeps what this thread holds back. This process still does nothing about the
+/// ignored ones.
 ///
 /// # Errors
 /// They are not known, or cannot be handled.
 pub(crate) fn give_back() -> anyhow::Result<()> {
+    SigSet::empty().thread_set_mask().context("failed to let signals in")?;
     let status = std::fs::read_to_string(STATUS).with_context(|| format!("failed to read {STATUS}"))?;
     let ignored = ignored(&status);
     if ignored.is_empty() {
@@ -42,7 +45,16 @@ fn ignored(status: &str) -> Vec<i32> {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::signal::Signal;
+
     use super::*;
+
+    #[test]
+    fn a_signal_that_the_starting_process_held_back_is_let_in() {
+        SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]).thread_block().unwrap();
+        give_back().unwrap();
+        assert_eq!(SigSet::thread_get_mask().unwrap().iter().count(), 0);
+    }
 
     #[test]
     fn ignored_signals_are_read_from_the_kernels_mask() {

@@ -27,6 +27,9 @@ const PIECE: usize = 128 * 1024;
 const NOBODY: u32 = 65_534;
 /// Between two looks for a layer that others have locked without unpacking it.
 const AGAIN: Duration = Duration::from_millis(5);
+/// Bytes of an unpacked layer at most, with the holes of sparse files, unless a cache says another bound.
+/// What has more is not packed either.
+pub const LAYER_BYTES: u64 = 16 << 30;
 /// File of a layer that has its size.
 const BYTES: &str = "bytes";
 
@@ -50,7 +53,7 @@ impl ImageCache {
             fs::create_dir_all(folder.join(part)).map_err(|error| refused("make", folder, &error))?;
         }
         let folder = folder.canonicalize().map_err(|error| refused("find", folder, &error))?;
-        Ok(Self { folder, layer_bytes: 16 << 30, layer_files: 1_000_000 })
+        Ok(Self { folder, layer_bytes: LAYER_BYTES, layer_files: 1_000_000 })
     }
 
     /// Where it is.

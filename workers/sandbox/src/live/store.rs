@@ -55,7 +55,7 @@ impl Host {
     /// names, topmost first: what [`load`](Self::load) needs.
     ///
     /// # Errors
-    /// The folder cannot be written.
+    /// The folder cannot be written, or a layer has more than [`LAYER_BYTES`](crate::live::LAYER_BYTES).
     pub async fn save(&self, snapshot: &Snapshot, folder: &Path) -> Result<Vec<Digest>, LiveError> {
         let mut digests = Vec::new();
         for layer in &snapshot.layers {
@@ -102,6 +102,7 @@ impl Host {
             .map_err(|error| LiveError::start(program, &error))
     }
 
+    /// Writes a layer into a folder. Dropped, it ends the process that packs; a part may be left.
     pub(crate) async fn pack(&self, layer: u64, folder: &Path) -> Result<Digest, LiveError> {
         let fail = |error: std::io::Error| refused("write", folder, &error);
         // A name that no other layer of this process has, nor one of another process.

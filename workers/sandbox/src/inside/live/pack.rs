@@ -2,7 +2,7 @@
 //! NAME of the layers below is not there, `.wh..wh..opq` that nothing of a folder below is. Entries
 //! stand in the order of their names, so that the same files make the same bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileTimes, Permissions};
 use std::io::{Read, Write};
@@ -12,6 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
+use millrace_sandbox::live::LAYER_BYTES;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::{chdir, chroot, mkfifo};
@@ -35,9 +36,12 @@ pub(super) const GONE: &str = ".wh.";
 /// Writes a layer of this keeper to the standard output.
 ///
 /// # Errors
-/// The layer cannot be read, or the output not be written.
+/// The layer cannot be read or is larger than any that is unpacked, or the output cannot be written.
 pub(crate) fn pack(keeper: &str, layer: &str) -> anyhow::Result<()> {
     enter(keeper, layer)?;
+    // Before the first byte is written: holes cost who wrote them nothing.
+    let mut left = LAYER_BYTES;
+    measure(Path::new("/"), &mut left, &mut HashSet::new())?;
     let mut output = zstd::Encoder::new(std::io::stdout().lock(), LEVEL)?;
     let mut packer = Packer { to: Builder::new(&mut output), links: HashMap::new() };
     packer.folder(Path::new("/"))?;
@@ -75,6 +79,27 @@ fn enter(keeper: &str, layer: &str) -> anyhow::Result<()> {
     join_keeper(keeper)?;
     chroot(Path::new(LAYERS).join(format!("{layer}/u")).as_path()).context("failed to enter the layer")?;
     chdir("/")?;
+    Ok(())
+}
+
+/// Takes the lengths of all files in a folder off what is `left`. A file of several names counts once.
+fn measure(at: &Path, left: &mut u64, links: &mut HashSet<u64>) -> anyhow::Result<()> {
+    for found in fs::read_dir(at)? {
+        let path = found?.path();
+        let found = fs::symlink_metadata(&path)?;
+        if found.is_dir() {
+            measure(&path, left, links)?;
+        } else if found.is_file() && (found.nlink() == 1 || links.insert(found.ino())) {
+            let rest = left.checked_sub(found.len());
+            *left = rest.with_context(|| {
+                format!(
+                    "with {} the files have more than {LAYER_BYTES} bytes, holes among them; remove some, \
+                     or their holes",
+                    path.display()
+                )
+            })?;
+        }
+    }
     Ok(())
 }
 

@@ -27,7 +27,8 @@ impl LiveSandbox {
     /// questions about files wait, and all goes on afterwards; one that was stopped goes on, too.
     ///
     /// # Errors
-    /// The folder cannot be written, or the sandbox has ended.
+    /// The folder cannot be written, what it has written is more than [`LAYER_BYTES`](crate::live::LAYER_BYTES)
+    /// with the holes of sparse files, or the sandbox has ended.
     pub async fn pack(&self, folder: &Path) -> Result<Digest, LiveError> {
         // Before the question: who drops this future in between must not leave it frozen.
         let frozen = Frozen(Arc::clone(&self.body.link));
