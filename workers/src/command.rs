@@ -119,11 +119,15 @@ struct Arguments {
 /// # Errors
 /// What failed, and the remedy.
 pub fn main() -> anyhow::Result<()> {
-    let next = Runtime::new()?.block_on(run())?;
+    if let Some(checked) = checked() {
+        return checked;
+    }
+    let signals = noted()?;
+    let next = Runtime::new()?.block_on(serve(Arguments::parse(), &signals, |_, executor| executor))?;
     // The runtime and all that it started are gone.
     match next {
-        Next::ServeAgain(signals) if !signals.hold()? => again::again(),
-        Next::ServeAgain(_) | Next::End => Ok(()),
+        Next::ServeAgain if !signals.hold()? => again::again(),
+        Next::ServeAgain | Next::End => Ok(()),
     }
 }
 
@@ -132,7 +136,7 @@ pub fn main() -> anyhow::Result<()> {
 enum Next {
     End,
     /// It is needed again, unless something ends it.
-    ServeAgain(Signals),
+    ServeAgain,
 }
 
 /// Serves as the command line `arguments` say, its program first, with what `wrapped` makes of each
@@ -144,34 +148,42 @@ pub fn serve_with(
     arguments: impl IntoIterator<Item = OsString>,
     wrapped: impl Fn(Stage, Arc<dyn Executor>) -> Arc<dyn Executor>,
 ) -> anyhow::Result<()> {
-    Runtime::new()?.block_on(serve(Arguments::parse_from(arguments), wrapped)).map(drop)
+    let signals = noted()?;
+    Runtime::new()?.block_on(serve(Arguments::parse_from(arguments), &signals, wrapped)).map(drop)
 }
 
-async fn run() -> anyhow::Result<Next> {
-    let over = |()| Next::End;
+/// First of all, before the runtime has threads: process 1 of a container never sees a signal that came before.
+fn noted() -> anyhow::Result<Signals> {
+    Signals::note().context("failed to listen to signals")
+}
+
+/// Executes the command line of the process if it asks for anything but to serve. A signal ends it.
+fn checked() -> Option<anyhow::Result<()>> {
     if let Some(check) = CheckModel::asked(std::env::args_os()) {
-        return check.run().map(over);
+        return Some(to_its_end(async move { check.run() }));
     }
     if let Some(check) = CheckData::asked(std::env::args_os()) {
-        return check.run().await.map(over);
+        return Some(to_its_end(async move { check.run().await }));
     }
     if let Some(baselines) = Baselines::asked(std::env::args_os()) {
-        return baselines.run().map(over);
+        return Some(to_its_end(async move { baselines.run() }));
     }
-    if let Some(check) = CheckSandbox::asked(std::env::args_os()) {
-        return check.run().await.map(over);
-    }
-    serve(Arguments::parse(), |_, executor| executor).await
+    let check = CheckSandbox::asked(std::env::args_os())?;
+    Some(to_its_end(async move { check.run().await }))
+}
+
+fn to_its_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    Runtime::new()?.block_on(work)
 }
 
 async fn serve(
     arguments: Arguments,
+    signals: &Signals,
     wrapped: impl Fn(Stage, Arc<dyn Executor>) -> Arc<dyn Executor>,
 ) -> anyhow::Result<Next> {
     let start = Instant::now();
-    // First of all: process 1 of a container never sees a signal that came before.
     let departure = Departure::default();
-    let signals = Signals::heed(departure.clone()).context("failed to listen to signals")?;
+    signals.heed(departure.clone()).context("failed to listen to signals")?;
     let telemetry = arguments.telemetry.start("millrace-worker").await?;
     arguments.torch.apply(&arguments.nats).map_err(anyhow::Error::msg)?;
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
@@ -227,7 +239,7 @@ async fn serve(
     tracing::info!(%id, settled, "left");
     if stand_by.is_needed(&departure, linger).await {
         tracing::info!(%id, "needed again; starting again");
-        return Ok(Next::ServeAgain(signals));
+        return Ok(Next::ServeAgain);
     }
     if let Some(watched) = watched {
         watched.left().await;

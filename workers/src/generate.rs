@@ -8,8 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use millrace_policy::PolicyError;
 use millrace_schemas::generate::Finish;
-use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Task, TaskBody, TaskKey, limits};
+use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey, limits};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::versions::VersionStore;
@@ -26,6 +27,9 @@ mod remote;
 
 /// How long a task waits for weights that are new enough before it returns to the queue.
 const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
+/// How long one attempt samples at a turn. What it has by then is handed back, and the next attempt continues it: the end
+/// of the attempt's time, which would lose all of it, is after the longest step.
+const TURN_TIME: Duration = Duration::from_millis(limits::attempt_ms(Stage::Generate) * 2 / 3);
 
 /// What samples.
 #[derive(Debug, Clone)]
@@ -76,6 +80,7 @@ pub struct Generate {
     device: TimeDivision,
     /// Whether a trainer shares the device.
     is_shared: bool,
+    turn_time: Duration,
 }
 
 impl Generate {
@@ -99,6 +104,7 @@ impl Generate {
             runs: Arc::default(),
             device: TimeDivision::default(),
             is_shared: false,
+            turn_time: TURN_TIME,
         }
     }
 
@@ -179,6 +185,7 @@ impl Generate {
             Err(reason) => return Err(wait_elsewhere(&cancel, Retry::Elsewhere, reason)),
         };
         let begun = generate.sampled.as_ref().map_or(0, |sampled| sampled.tokens.len());
+        let until = Instant::now() + self.turn_time;
         let turn = self.device.begin_turn();
         let hand_back = turn.hand_back().clone();
         let ready = self.wait_for_weights(&task.run, generate.min_version);
@@ -189,18 +196,20 @@ impl Generate {
         ready.map_err(|reason| wait_elsewhere(&cancel, Retry::Moment, reason))?;
         let (reply, answer) = oneshot::channel();
         let Task { run, body: TaskBody::Generate(task), .. } = task else { unreachable!("matched above") };
-        let leaving = hand_back.clone();
-        let request = Request { rollout, task, cancel: cancel.clone(), leaving, reply };
+        let leaving = hand_back.child_token();
+        let request = Request { rollout, task, cancel: cancel.clone(), leaving: leaving.clone(), reply };
         self.sampler.request(run, request);
-        let answer = turn.abandon().run_until_cancelled(answer).await;
+        let answer = turn.abandon().run_until_cancelled(in_time(answer, until, &leaving)).await;
         drop(turn);
         let Some(answer) = answer else { return Err(give_up(&cancel).await) };
         match answer {
             // The log has as much of the turn already.
             Ok(Ok(Answer { done, .. })) if done.finish == Finish::Partial && done.tokens.len() == begun => {
-                Err(give_up(&cancel).await)
+                Err(self.nothing_sampled(&hand_back, &cancel).await)
             }
-            Ok(Err(_)) | Err(_) if hand_back.is_cancelled() => Err(give_up(&cancel).await),
+            Ok(Err(_)) | Err(_) if leaving.is_cancelled() => {
+                Err(self.nothing_sampled(&hand_back, &cancel).await)
+            }
             Ok(Ok(Answer { done, busy })) => {
                 let cost = Cost { busy: Some(busy), tokens: done.tokens.len() as u64 };
                 Ok((OutcomeBody::Generate(done), cost))
@@ -209,6 +218,27 @@ impl Generate {
             // Whatever else happened, another worker may sample the turn as soon.
             Ok(Err(error)) => Err(Failure::soon(error)),
             Err(_) => Err(Failure::soon("the engine dropped the request")),
+        }
+    }
+
+    /// Why a turn ended without a further token: its worker leaves, or its time is over.
+    async fn nothing_sampled(&self, hand_back: &CancellationToken, cancel: &CancellationToken) -> Failure {
+        if hand_back.is_cancelled() {
+            return give_up(cancel).await;
+        }
+        Failure::Retry(Retry::Restart, format!("no token was sampled within {:?}", self.turn_time))
+    }
+}
+
+/// Waits for the answer, which is asked for at a time: for what was sampled by then.
+async fn in_time<T>(answer: impl Future<Output = T>, until: Instant, leaving: &CancellationToken) -> T {
+    tokio::pin!(answer);
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        () = tokio::time::sleep_until(until) => {
+            leaving.cancel();
+            answer.await
         }
     }
 }

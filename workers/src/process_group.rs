@@ -1,14 +1,13 @@
-//! A program beside the worker that answers over its standard input and output, and what it starts.
+//! A program beside the worker, and what it starts.
 
 use std::io;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// A process. It is killed on drop, with all processes that it started. When the worker dies, its
-/// input ends.
+/// A process. Unless [`Self::ended`] told of its end, it is killed on drop, with all processes that it started.
 #[derive(Debug)]
 pub(crate) struct ProcessGroup(Child);
 
@@ -22,21 +21,33 @@ impl Drop for ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// Starts it, in a group of its own. Returns its input and its output, too.
+    /// Starts one that answers over its standard input and output, in a group of its own. Returns these, too.
+    /// When the worker dies, its input ends.
     ///
     /// # Errors
     /// The system does not start it.
     pub(crate) fn start(command: &mut Command) -> io::Result<(Self, ChildStdin, ChildStdout)> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        let mut group = Self::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let (Some(input), Some(output)) = (group.0.stdin.take(), group.0.stdout.take()) else {
             return Err(io::Error::other("its input and output are not there"));
         };
-        Ok((Self(child), input, output))
+        Ok((group, input, output))
+    }
+
+    /// Starts one in a group of its own, with the inputs and outputs that `command` gives it.
+    ///
+    /// # Errors
+    /// The system does not start it.
+    pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
+        command.process_group(0).kill_on_drop(true).spawn().map(Self)
+    }
+
+    /// Waits until the process ends. What it started may go on then.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub(crate) async fn ended(&mut self) -> io::Result<ExitStatus> {
+        self.0.wait().await
     }
 
     /// Whether it has not ended.

@@ -16,6 +16,7 @@ use crate::runtime::{Cost, Executor, Failure, Verdict};
 use collect::Collector;
 
 mod collect;
+mod memory;
 
 /// Executes `publish_weights` tasks.
 #[derive(Debug)]
@@ -61,10 +62,7 @@ impl PublishWeights {
         let (standing, sha, created) = self.stand(manifest).await?;
         let bytes = standing.files.iter().map(FileRef::written_bytes).sum();
         // The version is committed even if the collection fails: the next commit collects, too.
-        let collected = self.collector.collect(&standing, retention).await.unwrap_or_else(|error| {
-            tracing::warn!(run = %standing.run, version = %standing.version, %error, "old versions not collected");
-            Vec::new()
-        });
+        let collected = self.collector.collect(&standing, retention).await;
         Ok(PublishWeightsDone { manifest: sha, batch: standing.batch, created, bytes, collected })
     }
 

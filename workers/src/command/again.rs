@@ -7,7 +7,7 @@ use anyhow::Context;
 use nix::unistd::execv;
 
 /// Replaces this process by the same program with the same arguments. Signals that are held back wait until
-/// the new one heeds them.
+/// the new one notes them.
 ///
 /// # Errors
 /// The program cannot be started. It returns only then.

@@ -336,6 +336,35 @@ async fn a_turn_is_handed_back_and_another_worker_continues_it() {
     assert_eq!(versions, [(2, tokens as u32), (3, 5)]);
 }
 
+/// At the end of an attempt's time all of its tokens would be lost, and the next attempt would sample them again.
+#[tokio::test]
+async fn a_turn_that_takes_longer_than_an_attempt_is_handed_back_and_continued() {
+    let (_, broker) = bench();
+    announce(&broker, &commit(&broker, 2).await).await;
+    let (table, watch) = policies(broker.clone());
+    tokio::spawn(watch.run());
+    let worker = Generate::new(table, VersionStore::new(broker.objects().clone()));
+    segments(&execute(&worker, task(0, 2, 1)).await);
+    let hasty = Generate { turn_time: Duration::from_millis(1), ..worker };
+    let mut long = task(1, 2, limits::MAX_CONTEXT_TOKENS as u32);
+    let (mut sampled, mut attempts) = (0, 0);
+    while attempts < 3 {
+        let verdict = execute(&hasty, long.clone()).await;
+        // It was too slow for one token: a try is charged, so that a turn which nobody can begin does not go round for ever.
+        if matches!(&verdict, Verdict::RetryAfter(_, reason) if reason.contains("no token was sampled")) {
+            continue;
+        }
+        let Verdict::Done(OutcomeBody::Generate(part), cost) = verdict else { panic!("{verdict:?}") };
+        assert_eq!((part.finish, part.check()), (Finish::Partial, Ok(())));
+        assert_eq!(cost.tokens, part.tokens.len() as u64);
+        assert!(part.tokens.len() > sampled, "it goes on");
+        (sampled, attempts) = (part.tokens.len(), attempts + 1);
+        let TaskBody::Generate(body) = &mut long.body else { unreachable!() };
+        body.sampled = Some(Box::new(part));
+    }
+    assert!(!hasty.device.begin_turn().hand_back().is_cancelled(), "its worker does not leave");
+}
+
 /// Nothing to hand back: the queue gets the task as it was.
 #[tokio::test]
 async fn a_worker_that_leaves_before_the_first_token_gives_the_task_up() {

@@ -7,6 +7,8 @@ use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 
 use super::*;
 
+mod requests;
+
 fn run() -> RunId {
     "lake".parse().unwrap()
 }

@@ -2,37 +2,58 @@
 //! program holds them back meanwhile: process 1 of a container never sees one that comes before its handler.
 
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{SigSet, Signal};
-use tokio::signal::unix::{SignalKind, signal};
+use signal_hook::{flag, low_level};
+use tokio::io::AsyncReadExt;
 
 use super::drain::Departure;
 
-/// Says whether a signal came.
+/// The signals of this process, since they are noted.
 #[derive(Debug)]
-pub struct Signals(Arc<AtomicBool>);
+pub struct Signals {
+    /// Whether one came.
+    came: Arc<AtomicBool>,
+    /// Has a byte for each.
+    each: UnixStream,
+}
 
 impl Signals {
-    /// Requests the departure at the first signal. A second one ends the process at once.
+    /// Notes signals from now on, also those that a process that started itself again held back. Call it
+    /// before there is another thread: a thread, and a program that it starts, hold back what the thread that
+    /// made it held back.
     ///
     /// # Errors
     /// The process cannot listen to the signals.
-    pub fn heed(departure: Departure) -> io::Result<Self> {
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    pub fn note() -> io::Result<Self> {
         let came = Arc::new(AtomicBool::new(false));
+        let (each, noted) = UnixStream::pair()?;
         for number in &held() {
-            signal_hook::flag::register(number as i32, came.clone())?;
+            // First what requests the departure: nothing else tells of a signal that comes in between.
+            low_level::pipe::register(number as i32, noted.try_clone()?)?;
+            flag::register(number as i32, came.clone())?;
         }
-        // A process that started itself again has held them back until now.
         held().thread_unblock()?;
+        Ok(Self { came, each })
+    }
+
+    /// Requests the departure at the first signal, at once if it came already. A second one ends the process
+    /// at once.
+    ///
+    /// # Errors
+    /// The process cannot listen to the signals.
+    pub fn heed(&self, departure: Departure) -> io::Result<()> {
+        let each = self.each.try_clone()?;
+        each.set_nonblocking(true)?;
+        let mut each = tokio::net::UnixStream::from_std(each)?;
         tokio::spawn(async move {
             for is_second in [false, true] {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
+                if let Err(error) = each.read_u8().await {
+                    tracing::error!(%error, "signals are no longer heard");
+                    return;
                 }
                 if is_second {
                     tracing::warn!("second signal; leaving at once");
@@ -41,7 +62,7 @@ impl Signals {
                 departure.request("signal", None);
             }
         });
-        Ok(Self(came))
+        Ok(())
     }
 
     /// Holds signals back in this thread, the last one of the process that heeds any. Returns whether one
@@ -51,7 +72,7 @@ impl Signals {
     /// The system refuses.
     pub fn hold(&self) -> io::Result<bool> {
         held().thread_block()?;
-        Ok(self.0.load(Ordering::SeqCst))
+        Ok(self.came.load(Ordering::SeqCst))
     }
 }
 

@@ -106,6 +106,30 @@ async fn a_worker_that_stands_by_serves_again_when_it_is_recalled_or_has_waited(
     }
 }
 
+/// A thread, and each program that it starts, holds back what its maker held back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_thread_of_a_worker_that_serves_again_holds_a_signal_back() {
+    let mut place = Place::start().await;
+    let mut worker = place.worker("one", "3600");
+    worker.http();
+    place.until(None, |notice| !notice.leaving).await;
+    place.until(LEAVE, |notice| notice.stands_by).await;
+    place.until(RECALL, |notice| !notice.leaving).await;
+    let threads = std::fs::read_dir(format!("/proc/{}/task", worker.0.id())).unwrap();
+    let mut looked_at = 0;
+    for thread in threads {
+        // A thread may end meanwhile.
+        let Ok(status) = std::fs::read_to_string(thread.unwrap().path().join("status")) else { continue };
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        // A bit for each from signal 1: SIGINT is 2, SIGTERM is 15.
+        let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
+        assert_eq!(blocked & (1 << 1 | 1 << 14), 0, "{status}");
+        looked_at += 1;
+    }
+    assert!(looked_at > 1, "a runtime has threads");
+    assert_eq!(worker.terminate(), Some(0));
+}
+
 /// Kubernetes may end a pod at the moment at which the coordinator recalls its worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signal_that_comes_while_a_worker_starts_again_is_heeded() {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::http::Http;
 use super::{Dialect, ServerError, ServerSettings};
+use crate::process_group::ProcessGroup;
 
 /// Between two health checks, and the time for one.
 pub(super) const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
@@ -71,20 +72,20 @@ async fn sglang(http: &Http, path: &str, label: &str, within: Duration) -> Resul
     }
 }
 
-/// Runs a command of the user's.
+/// Runs a command of the user's. One that takes too long, or that nobody waits for any more, is ended with all
+/// that it started: it must not load its version after a later one. What a command that ended has left in the
+/// background goes on: it may be the server.
 async fn run(command: &str, folder: &Path, label: &str, within: Duration) -> Result<(), ServerError> {
-    let child = Command::new("sh")
-        .args(["-c", command])
-        .env("MILLRACE_WEIGHTS", folder)
-        .env("MILLRACE_WEIGHTS_LABEL", label)
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .status();
-    match tokio::time::timeout(within, child).await {
+    let failed = |reason: String| ServerError::Failed(format!("--engine-reload-command {reason}"));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).env("MILLRACE_WEIGHTS", folder).env("MILLRACE_WEIGHTS_LABEL", label);
+    let group = ProcessGroup::spawn(shell.stdin(Stdio::null()));
+    let mut group = group.map_err(|error| failed(format!("did not start: {error}")))?;
+    match tokio::time::timeout(within, group.ended()).await {
         Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(status)) => Err(ServerError::Failed(format!("--engine-reload-command ended with {status}"))),
-        Ok(Err(error)) => Err(ServerError::Failed(format!("--engine-reload-command did not start: {error}"))),
-        Err(_) => Err(ServerError::Failed(format!("--engine-reload-command took longer than {within:?}"))),
+        Ok(Ok(status)) => Err(failed(format!("ended with {status}"))),
+        Ok(Err(error)) => Err(failed(format!("does not tell how it ended: {error}"))),
+        Err(_) => Err(failed(format!("took longer than {within:?}"))),
     }
 }
 
@@ -137,3 +138,6 @@ pub(super) async fn check_report(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
