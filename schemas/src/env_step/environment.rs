@@ -216,7 +216,7 @@ impl EnvironmentSpec {
     pub const fn observation_tokens(&self) -> (u32, u32) {
         match self {
             Self::FrozenLake(lake) => lake.observation_tokens(),
-            Self::Sokoban(sokoban) => (sokoban.walls + 5, 5),
+            Self::Sokoban(sokoban) => (sokoban.walls.saturating_add(5), 5),
             Self::Counter { .. } => (1, 1),
             Self::Arithmetic { prompt_tokens, .. }
             | Self::Dataset(DatasetSpec { prompt_tokens, .. })
@@ -235,7 +235,10 @@ impl EnvironmentSpec {
         let (first, later) = self.observation_tokens();
         let turns = u64::from(self.max_turns());
         // The observation after the last turn is not kept.
-        u64::from(first) + turns * u64::from(max_new_tokens) + turns.saturating_sub(1) * u64::from(later)
+        let sampled = turns.saturating_mul(u64::from(max_new_tokens));
+        let observed =
+            turns.saturating_sub(1).saturating_mul(u64::from(later)).saturating_add(u64::from(first));
+        sampled.saturating_add(observed)
     }
 
     /// The most tokens of an observation, if the run file has them.

@@ -92,15 +92,15 @@ impl FrozenLakeSpec {
     /// Tokens of an observation: ids are below this.
     #[must_use]
     pub const fn vocabulary(&self) -> u32 {
-        self.first_row() + self.row_tokens()
+        self.first_row().saturating_add(self.row_tokens())
     }
 
     /// The first of the tokens that stand for a row; those before it are actions, cells, places and
     /// surroundings.
     #[must_use]
     pub const fn first_row(&self) -> u32 {
-        let cells = self.size * self.size;
-        if self.surroundings { 20 + 3 * cells } else { 4 + 3 * cells }
+        let others = if self.surroundings { 20 } else { 4 };
+        self.size.saturating_mul(self.size).saturating_mul(3).saturating_add(others)
     }
 
     /// Tokens that stand for a row: ways up or down, times columns of the player, times patterns of
@@ -121,8 +121,8 @@ impl FrozenLakeSpec {
     pub const fn observation_tokens(&self) -> (u32, u32) {
         let seen = if self.surroundings { 5 } else { 1 };
         match self.view {
-            LakeView::MapOnce => (self.size * self.size + seen, seen),
-            LakeView::CentredRows => (self.size + seen, self.size + seen),
+            LakeView::MapOnce => (self.size.saturating_mul(self.size).saturating_add(seen), seen),
+            LakeView::CentredRows => (self.size.saturating_add(seen), self.size.saturating_add(seen)),
         }
     }
 }
@@ -171,8 +171,10 @@ impl SokobanSpec {
     pub const fn vocabulary(&self) -> u32 {
         // A box is up to `inside - 1` cells away in either direction.
         let inside = self.size.saturating_sub(2);
-        let span = (2 * inside).saturating_sub(1);
-        let walls = if self.walls > 0 { inside * inside } else { 0 };
-        4 + 3 * inside * inside + 2 * span * span + walls
+        let span = inside.saturating_mul(2).saturating_sub(1);
+        let cells = inside.saturating_mul(inside);
+        let kinds = if self.walls > 0 { 4 } else { 3 };
+        let boxes = span.saturating_mul(span).saturating_mul(2);
+        cells.saturating_mul(kinds).saturating_add(boxes).saturating_add(4)
     }
 }

@@ -25,7 +25,7 @@ pub enum RunFileError {
     #[error("run file has bytes={0}, more than {MAX_REQUEST_BYTES}")]
     TooLong(usize),
     /// Not TOML or JSON, or of another shape.
-    #[error("run file field={field}: {reason}")]
+    #[error("run file{}: {reason}", of_field(.field))]
     Shape {
         /// Path to the field, `.` for the whole.
         field: String,
@@ -35,6 +35,12 @@ pub enum RunFileError {
     /// Values that cannot work.
     #[error("run file is refused:{}", .0.iter().map(|r| format!("\n  {r}")).collect::<String>())]
     Refused(Vec<Refusal>),
+}
+
+/// The field of a message. The whole file is none, nor is `?`: there the text cannot be read.
+fn of_field(field: &str) -> String {
+    let field = field.strip_suffix(".?").unwrap_or(field);
+    if ["", ".", "?"].contains(&field) { String::new() } else { format!(" field={field}") }
 }
 
 /// Reads and checks a run file in TOML.
@@ -138,4 +144,19 @@ pub(crate) fn meant(reason: &str) -> String {
         Some(reason.replacen(line, &format!("{line}; did you mean `{name}`?"), 1))
     });
     shown(&near.unwrap_or_else(|| reason.to_owned()), MAX_SHAPE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_whole_file_names_no_field() {
+        for refused in [from_toml("name = "), from_json(b"{"), from_json(b"{} x"), from_json(b"[]")] {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.starts_with("run file: ") && !said.contains("field="), "{said}");
+        }
+        let said = from_json(b"{\"rollout\": {").unwrap_err().to_string();
+        assert!(said.starts_with("run file field=rollout: "), "{said}");
+    }
 }

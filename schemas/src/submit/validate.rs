@@ -224,7 +224,8 @@ impl RunSpec {
 }
 
 fn check_evaluate(evaluate: &EvaluateSpec, checks: &mut Checks) {
-    let EvaluateSpec { prompts, temperature, ref temperatures, samples, .. } = *evaluate;
+    let EvaluateSpec { prompts, temperature, ref temperatures, samples, every, .. } = *evaluate;
+    checks.count("evaluate.every", every, 0, limits::MAX_STEPS);
     checks.count("evaluate.prompts", u64::from(prompts), 0, u64::from(limits::MAX_EVALUATE_PROMPTS));
     checks.number("evaluate.temperature", temperature, 0.0, 100.0);
     let most = limits::MAX_EVALUATE_TEMPERATURES;
@@ -255,7 +256,7 @@ fn check_decoder(model: &ModelSpec, checks: &mut Checks) {
     checks.count("model.feed_forward", u64::from(*feed_forward), 1, most);
     checks.number("model.init_std", *init_std, 1e-6, 1.0);
     checks.require(
-        *heads > 0 && width.is_multiple_of(2 * (*heads).max(1)),
+        *heads > 0 && u64::from(*width).is_multiple_of(2 * u64::from(*heads)),
         "model.width",
         width,
         format!("choose a multiple of 2 x model.heads = {}", 2 * u64::from(*heads)),

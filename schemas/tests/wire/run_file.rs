@@ -26,15 +26,33 @@ pub(crate) fn read(file: &Value) -> Result<RunSpec, RunFileError> {
 }
 
 /// Path of the field that is set, the value, the field that is named, and a word of the remedy.
-fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
-    let sokoban = |size| json!({ "name": "sokoban", "size": size, "scramble": 6, "max_turns": 12 });
+type WrongValue = (&'static str, Value, &'static str, &'static str);
+
+/// What is computed of a value that is refused must not overflow.
+fn huge_values() -> Vec<WrongValue> {
+    const MOST: u32 = u32::MAX;
+    let game = |name, field: &str, number: u32| json!({ "name": name, field: number });
+    let sum = json!({ "name": "arithmetic", "max_turns": MOST, "prompt_tokens": MOST });
+    vec![
+        ("environment", game("frozen_lake", "size", 70_000), "environment.size", "2 to 8"),
+        ("environment", game("frozen_lake", "size", MOST), "environment.size", "2 to 8"),
+        ("environment", game("sokoban", "size", MOST), "environment.size", "5 to 10"),
+        ("environment", game("sokoban", "walls", MOST), "environment.walls", "0 to 4"),
+        ("environment", sum, "environment.max_turns", "from 1"),
+        ("model.heads", json!(1_u32 << 31), "model.heads", "from 1"),
+        ("model.heads", json!(MOST), "model.heads", "from 1"),
+    ]
+}
+
+fn wrong_values() -> Vec<WrongValue> {
+    let sokoban = |size: u32| json!({ "name": "sokoban", "size": size, "scramble": 6, "max_turns": 12 });
     let with_least = |turns| {
         let mut level = sokoban(6);
         level["least_turns"] = json!(turns);
         level
     };
-    let with = |name, field: &str, number| json!({ "name": name, field: number });
-    let lake = |size, frozen, max_turns| json!({ "name": "frozen_lake", "size": size, "frozen": frozen, "max_turns": max_turns });
+    let with = |name, field: &str, number: u32| json!({ "name": name, field: number });
+    let lake = |size: u32, frozen, max_turns| json!({ "name": "frozen_lake", "size": size, "frozen": frozen, "max_turns": max_turns });
     vec![
         ("name", json!("all"), "name", "another"),
         ("steps", json!(0), "steps", "from 1"),
@@ -92,6 +110,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("evaluate.temperatures", json!([0.0, -1.0]), "evaluate.temperatures[1]", "from 0"),
         ("evaluate.temperatures", json!([0, 1, 2, 3, 4]), "evaluate.temperatures", "4 at most"),
         ("evaluate.samples", json!(0), "evaluate.samples", "from 1"),
+        ("evaluate.every", json!(u64::MAX), "evaluate.every", "from 0 to 10000000"),
         ("weights.newest", json!(1), "weights.newest", "at least 2"),
         ("weights.newest", json!(u64::MAX), "weights.newest", "at most 10000000"),
         ("weights.every", json!(u64::MAX), "weights.every", "from 0 to 10000000"),
@@ -100,7 +119,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
 
 #[test]
 fn config_is_checked_first() {
-    for (path, value, field, remedy) in wrong_values() {
+    for (path, value, field, remedy) in wrong_values().into_iter().chain(huge_values()) {
         let refusals = match read(&with(path, value.clone())) {
             Err(RunFileError::Refused(refusals)) => refusals,
             other => panic!("{path} = {value} is not refused by its value: {other:?}"),

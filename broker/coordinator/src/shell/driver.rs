@@ -11,7 +11,7 @@ use millrace_schemas::limits::{SNAPSHOT_EVENTS, TICK_MS};
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_telemetry::{Health, Tracer};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -171,6 +171,15 @@ pub fn run(
     })
 }
 
+/// The result of what ran beside the fold. That it panicked is its failure alone: the next leader would meet the same
+/// content, and end of it too.
+fn beside<T>(
+    action: &'static str,
+    ended: Result<Result<T, BrokerError>, JoinError>,
+) -> Result<T, BrokerError> {
+    ended.unwrap_or_else(|error| Err(BrokerError::Invalid { action, reason: error.to_string() }))
+}
+
 struct Driver {
     broker: Broker,
     config: DriverConfig,
@@ -230,14 +239,14 @@ impl Driver {
                     self.on_entries(entries).await;
                 }
                 Some(written) = self.snapshots.writing.join_next() => {
-                    let written = written.expect("writing a snapshot does not panic");
+                    let written = beside("write a snapshot", written);
                     if written.is_ok() {
                         self.trimming.make_due();
                     }
                     self.snapshots.written(written);
                 }
                 Some(ended) = self.trimming.running.join_next() => {
-                    self.trimming.ended(ended.expect("trimming does not panic"));
+                    self.trimming.ended(beside("trim the log", ended));
                 }
                 Some(ended) = self.collecting.running.join_next() => {
                     self.collecting.ended(ended);

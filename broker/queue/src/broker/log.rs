@@ -9,7 +9,7 @@ use millrace_schemas::envelope::DecodeError;
 use millrace_schemas::ids::IdError;
 use millrace_schemas::limits::{CLAIMS_IN_FLIGHT, MAX_INLINE_BYTES, MAX_INLINE_EVENT_BYTES};
 use millrace_schemas::log_segment::LogSegment;
-use millrace_schemas::{Event, Outcome, RunId, TaskKey, subjects};
+use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, TaskKey, subjects};
 
 use super::tasks::ClaimError;
 use super::{Broker, BrokerError, Chain};
@@ -91,7 +91,12 @@ impl Broker {
         delivery: &Delivery,
         outcome: &Event,
     ) -> Result<Appended, BrokerError> {
-        let id = format!("{run}/{key}/put/{:x}", delivery.stored_ns);
+        let put = format!("{run}/{key}/put/{:x}", delivery.stored_ns);
+        let id = match outcome {
+            // Where the ack before it was lost, the same put may have another outcome.
+            Event::Outcome(Outcome { body: OutcomeBody::Returned(_), .. }) => format!("{put}/returned"),
+            _ => put,
+        };
         let appended = self.append_as(run.as_str(), outcome, Some(&id)).await?;
         if appended.first {
             self.keep_own(appended.seq, outcome);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_schemas::env_step::EnvStepDone;
+use millrace_schemas::outcome::Returned;
 use millrace_schemas::{Event, Outcome, OutcomeBody, WorkerId, subjects};
 
 use super::{Fixture, pull_one, run, soon, task};
@@ -73,6 +74,17 @@ pub async fn a_task_put_again_is_answered_again(fixture: Fixture) {
         again.lease.done().await.expect("settled");
     }
     assert_eq!(answers, [true, false, false, true, false, false]);
+    // Returned by a worker whose ack was lost: who is given the same delivery later has an outcome of it all the same.
+    fixture.put_until_queued(&asked).await;
+    let delivery = pull_one(&mut puller).await;
+    let mut answers = Vec::new();
+    for body in [Some(OutcomeBody::Returned(Returned::default())), None, None] {
+        let Event::Outcome(plain) = outcome(1, "w1") else { unreachable!() };
+        let event = Event::Outcome(Outcome { body: body.unwrap_or_else(|| plain.body.clone()), ..plain });
+        let answer = fixture.broker.append_outcome(&run, asked.key, &delivery, &event).await;
+        answers.push(answer.expect("appended").first);
+    }
+    assert_eq!(answers, [true, true, false]);
 }
 
 /// Appended by many at once, read by several from different places: the same order for all, no gaps.

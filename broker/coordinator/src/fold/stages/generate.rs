@@ -164,6 +164,10 @@ pub(crate) fn done(
             rollout.forks.extend((follows + 1 < own).then_some(Fork { turn: own, follows }));
             rollout.trajectory.push(observation);
             rollout.results.push(TurnResult { reward: 0.0, valid: true, tokens: turn.tokens });
+            // A part of it may be from before the version that the rollout was stamped with since.
+            if let Some(first) = turn.segments.first() {
+                rollout.stamp = rollout.stamp.min(first.version);
+            }
         }
         None => {
             if rollout.start.is_none() {

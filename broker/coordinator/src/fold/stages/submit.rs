@@ -1,6 +1,7 @@
 //! A run is submitted: its pools are created, and the task that makes version 0 is queued.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use millrace_schemas::api::RunState;
 use millrace_schemas::limits::MAX_REASON_BYTES;
@@ -23,6 +24,15 @@ pub(crate) fn first_step(run: &mut Run, out: &mut Commands) {
     train_shard::put(run, out);
 }
 
+/// Why a run is refused. So is one whose check panics: each coordinator in turn would end of it.
+fn refusal(state: &State, spec: &RunSpec) -> Option<String> {
+    let refusals = catch_unwind(AssertUnwindSafe(|| state.refusals(spec)));
+    match refusals {
+        Ok(refusals) => refusals.first().map(ToString::to_string),
+        Err(_) => Some("the check of the run file panicked".to_owned()),
+    }
+}
+
 /// Adds a submitted run and returns its name. A second run of the same name changes nothing. A run
 /// that the API would refuse is archived as failed: an older version's API may have accepted it.
 pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) -> Option<RunId> {
@@ -30,9 +40,9 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
         state.ignored += 1;
         return None;
     }
-    if let Some(refusal) = state.refusals(&spec).first() {
+    if let Some(refusal) = refusal(state, &spec) {
         state.ignored += 1;
-        let reason = Some(cut(&refusal.to_string(), MAX_REASON_BYTES).to_owned());
+        let reason = Some(cut(&refusal, MAX_REASON_BYTES).to_owned());
         let (version, steps) = (PolicyVersion(0), spec.steps);
         // An older version may have made versions of it.
         let refused = Archived { state: RunState::Failed, reason, version, steps, retention: None };

@@ -386,6 +386,48 @@ fn an_agent_that_grows_stale_between_its_calls_starts_again() {
     }
 }
 
+/// A stamp of a later version hid how old its first turn was: below the floor it stayed in play, and nobody scored it.
+#[test]
+fn an_agent_whose_first_turn_began_before_its_stamp_starts_again() {
+    const GROUP: u64 = 1;
+    let mut world = World::new(&agents("alpha = 1.0\nmax_new_tokens = 4"), 0, 0, 0);
+    let made = |world: &World| world.harness.policy.as_ref().map_or(0, |policy| policy.version.0 + 1);
+    let mut held = BTreeMap::<TaskKey, Task>::new();
+    let mut play_until = |world: &mut World, until: u64| {
+        loop {
+            let of_group = |task: &Task| task.key.rollout().is_some_and(|rollout| rollout.group == GROUP);
+            let taken = world.harness.queue.extract_if(.., |_, task| of_group(task));
+            held.extend(taken.map(|(_, task)| (task.key, task)).collect::<Vec<_>>());
+            if made(world) >= until {
+                return held.keys().copied().collect::<Vec<_>>();
+            }
+            assert!(world.work(), "no task is left after {} versions", made(world));
+        }
+    };
+    let resets = play_until(&mut world, 1);
+    let call =
+        EnvStepDone { state: vec![1], observation: vec![9], follows: Some(0), ..EnvStepDone::default() };
+    assert!(!resets.is_empty());
+    for reset in &resets {
+        world.harness.say(*reset, OutcomeBody::EnvStep(call.clone()));
+    }
+    let turns = |keys: Vec<TaskKey>| keys.into_iter().filter(|key| matches!(key, TaskKey::Generate { .. }));
+    for key in turns(play_until(&mut world, 2)) {
+        let OutcomeBody::Generate(mut part) = turn(&[5], &[-0.5], &[(1, 1)]) else { unreachable!() };
+        part.finish = millrace_schemas::generate::Finish::Partial;
+        let (reason, sampled) = ("its worker leaves".into(), Some(Box::new(part)));
+        let returned = millrace_schemas::outcome::Returned { reason, sampled, begun: None };
+        world.harness.say(key, OutcomeBody::Returned(returned));
+    }
+    for key in turns(play_until(&mut world, 3)) {
+        world.harness.say(key, turn(&[5, 6], &[-0.5, -0.5], &[(1, 1), (2, 1)]));
+    }
+    let attempts =
+        |keys: Vec<TaskKey>| keys.into_iter().filter_map(TaskKey::rollout).map(|id| id.attempt).max();
+    assert_eq!(attempts(play_until(&mut world, 3)), Some(0));
+    assert_eq!(attempts(play_until(&mut world, 4)), Some(1));
+}
+
 /// What an environment may not do fails its rollout, and the run goes on.
 #[test]
 fn impossible_calls_are_refused() {
