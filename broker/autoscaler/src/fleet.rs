@@ -15,6 +15,10 @@ use crate::spec::PoolSpec;
 const SILENCE: Duration = Duration::from_millis(8 * WORKER_REPORT_MS);
 /// Workers that are followed, at most: names come from the network.
 const MAX_FOLLOWED: usize = 65_536;
+/// A start that no worker followed for so long was given up, however fast the others are, in seconds.
+const GIVEN_UP_S: f64 = 3_600.0;
+/// The same in start-ups of the pool, where that is more.
+const GIVEN_UP_START_UPS: f64 = 10.0;
 /// Half-life of a measured speed.
 const HALF_LIFE: Duration = Duration::from_secs(15);
 /// Tasks that are enough for a mean: where more are done within the half-life, older ones count less.
@@ -163,8 +167,8 @@ impl Fleet {
             let passed_ms = notice.uptime_ms - same.as_ref().map_or(0, |seen| seen.notice.uptime_ms);
             self.measure(name, *stage, gained(was, counters, passed_ms), now);
         }
-        if same.is_none() && pool.is_some() {
-            self.arrived(name, now);
+        if let Some(pool) = pool.filter(|_| same.is_none()) {
+            self.arrived(pool, now);
         }
         self.seen.insert(worker, LiveWorker { first, last: now, notice });
     }
@@ -174,19 +178,31 @@ impl Fleet {
         self.speeds.entry((pool.to_owned(), stage)).or_insert(new).report(gained, now);
     }
 
-    /// Records that so many workers of a pool are to start.
-    pub fn awaits(&mut self, pool: &str, workers: u32, now: Instant) {
+    /// Records that a pool is to have `desired` workers instead of `before`. A fall first cancels what has
+    /// not started: nobody comes for that.
+    pub fn decided(&mut self, pool: &str, before: u32, desired: u32, now: Instant) {
         let awaited = self.awaited.entry(pool.to_owned()).or_default();
-        awaited.extend(std::iter::repeat_n(now, workers.min(1_000) as usize));
+        awaited.truncate(awaited.len().saturating_sub(before.saturating_sub(desired) as usize));
+        awaited.extend(std::iter::repeat_n(now, desired.saturating_sub(before).min(1_000) as usize));
         let surplus = awaited.len().saturating_sub(1_000);
         awaited.drain(..surplus);
     }
 
+    /// Another process decides: what it starts or cancels is not known here.
+    pub fn awaits_nobody(&mut self) {
+        self.awaited.clear();
+    }
+
     /// A worker of a pool serves for the first time: it follows the oldest decision.
-    fn arrived(&mut self, pool: &str, now: Instant) {
-        let Some(awaited) = self.awaited.get_mut(pool).filter(|awaited| !awaited.is_empty()) else { return };
+    fn arrived(&mut self, pool: &PoolSpec, now: Instant) {
+        let longest_s = GIVEN_UP_S.max(GIVEN_UP_START_UPS * self.start_up_s(pool).0);
+        let Some(awaited) = self.awaited.get_mut(&pool.name) else { return };
+        awaited.retain(|since| now.duration_since(*since).as_secs_f64() <= longest_s);
+        if awaited.is_empty() {
+            return;
+        }
         let took = now.duration_since(awaited.remove(0)).as_secs_f64();
-        let known = self.start_ups.entry(pool.to_owned()).or_insert((took, 0.0));
+        let known = self.start_ups.entry(pool.name.clone()).or_insert((took, 0.0));
         let (mean, deviation) = *known;
         *known = (mean + (took - mean) / 4.0, deviation + ((took - mean).abs() - deviation) / 4.0);
     }
@@ -219,8 +235,13 @@ impl Fleet {
             workers: self.of(pool).filter(|(_, seen)| !seen.notice.leaving).count() as u32,
             per_s: per_s.collect(),
             slots: self.slots(pool),
-            start_up_s: self.start_ups.get(&pool.name).copied().unwrap_or((pool.start_up_s(), 0.0)),
+            start_up_s: self.start_up_s(pool),
         }
+    }
+
+    /// Mean and deviation: the file's until they are measured.
+    fn start_up_s(&self, pool: &PoolSpec) -> (f64, f64) {
+        self.start_ups.get(&pool.name).copied().unwrap_or((pool.start_up_s(), 0.0))
     }
 
     fn slots(&self, pool: &PoolSpec) -> BTreeMap<Stage, u64> {
@@ -348,11 +369,53 @@ mod tests {
         let (pools, now) = (pools(), Instant::now());
         let mut fleet = Fleet::default();
         assert_eq!(fleet.supply(&pools[0]).start_up_s, (7.0, 0.0), "the file's, until it is measured");
-        fleet.awaits("gen", 2, now);
+        fleet.decided("gen", 0, 2, now);
         fleet.hear(notice("a", Stage::Generate, 1, 0, 0), &pools, now + Duration::from_secs(20));
         fleet.hear(notice("b", Stage::Generate, 1, 0, 0), &pools, now + Duration::from_secs(60));
         let (mean, deviation) = fleet.supply(&pools[0]).start_up_s;
         assert_eq!((mean, deviation), (30.0, 10.0));
+    }
+
+    #[test]
+    fn a_start_that_was_cancelled_is_not_measured() {
+        let (pools, start) = (pools(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let start_up_s = |fleet: &Fleet| fleet.supply(&pools[0]).start_up_s;
+        let morning = 12 * 3_600;
+        let mut fleet = Fleet::default();
+        fleet.decided("gen", 0, 8, start);
+        fleet.decided("gen", 8, 3, at(30));
+        fleet.decided("gen", 3, 0, at(60));
+        fleet.decided("gen", 0, 8, at(morning));
+        fleet.hear(notice("a", Stage::Generate, 1, 0, 0), &pools, at(morning + 20));
+        assert_eq!(start_up_s(&fleet), (20.0, 0.0));
+        // Of six that start, the four that were decided last are cancelled.
+        let mut fleet = Fleet::default();
+        fleet.decided("gen", 0, 2, start);
+        fleet.decided("gen", 2, 6, at(10));
+        fleet.decided("gen", 6, 2, at(15));
+        fleet.hear(notice("a", Stage::Generate, 1, 0, 0), &pools, at(20));
+        fleet.hear(notice("b", Stage::Generate, 1, 0, 0), &pools, at(20));
+        fleet.hear(notice("c", Stage::Generate, 1, 0, 0), &pools, at(90));
+        assert_eq!(start_up_s(&fleet), (20.0, 0.0));
+    }
+
+    #[test]
+    fn a_start_that_nobody_followed_is_given_up() {
+        let (pools, start) = (pools(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut fleet = Fleet::default();
+        fleet.decided("gen", 0, 8, start);
+        fleet.decided("gen", 8, 9, at(7_200));
+        fleet.hear(notice("a", Stage::Generate, 1, 0, 0), &pools, at(7_220));
+        fleet.hear(notice("b", Stage::Generate, 1, 0, 0), &pools, at(7_500));
+        assert_eq!(fleet.supply(&pools[0]).start_up_s, (20.0, 0.0));
+        // Another process led.
+        let mut fleet = Fleet::default();
+        fleet.decided("gen", 0, 8, start);
+        fleet.awaits_nobody();
+        fleet.hear(notice("a", Stage::Generate, 1, 0, 0), &pools, at(600));
+        assert_eq!(fleet.supply(&pools[0]).start_up_s, (7.0, 0.0), "the file's");
     }
 
     #[test]

@@ -27,15 +27,6 @@ pub fn leavers<'a>(
     leavers.into_iter().take(count).map(|(worker, _)| worker.clone()).collect()
 }
 
-/// Of `workers`, those that stand by, `count` at most, in the order of their names: the same until they serve.
-#[must_use]
-pub fn standing_by<'a>(
-    workers: impl Iterator<Item = (&'a WorkerId, &'a LiveWorker)>,
-    count: usize,
-) -> Vec<WorkerId> {
-    workers.filter(|(_, seen)| seen.notice.stands_by).take(count).map(|(worker, _)| worker.clone()).collect()
-}
-
 /// What it costs to lose a worker, or a machine with all of its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
@@ -48,9 +39,11 @@ struct Cost {
 impl Cost {
     fn of(seen: &LiveWorker, unix_ms: u64, now: Instant) -> Self {
         let ends = seen.notice.machine.as_ref().and_then(|machine| machine.ends_unix_ms);
+        // Any number may be in a notice.
+        let in_flight = seen.notice.stages.values().map(|counters| counters.in_hand);
         Self {
             soon: ends.filter(|ends| ends.saturating_sub(unix_ms) < SOON_MS).unwrap_or(u64::MAX),
-            in_flight: seen.notice.stages.values().map(|counters| counters.in_hand).sum(),
+            in_flight: in_flight.fold(0, u64::saturating_add),
             age: now.duration_since(seen.first),
         }
     }
@@ -167,6 +160,21 @@ mod tests {
         };
         assert_eq!(leave(1), Vec::<String>::new(), "no machine of two has one too many");
         assert_eq!(leave(3), ["b-0", "b-1"]);
+    }
+
+    #[test]
+    fn a_workers_numbers_do_not_overflow_the_cost() {
+        let now = Instant::now() + Duration::from_secs(1_000);
+        let mut hostile = seen(now, 10, u64::MAX, None, false);
+        let counters = hostile.notice.stages[&Stage::Generate].clone();
+        hostile.notice.stages.insert(Stage::EnvStep, counters);
+        let workers: BTreeMap<WorkerId, LiveWorker> =
+            [("hostile", hostile), ("idle", seen(now, 10, 0, None, false))]
+                .map(|(name, seen)| (name.parse().unwrap(), seen))
+                .into();
+        let chosen = leavers(workers.iter(), 1, 1_000_000, now);
+        assert_eq!(chosen, ["idle".parse().unwrap()]);
+        assert_eq!(machines(workers.iter(), 1_000_000, now).len(), 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! - `fleet.rs`: which workers live, and how fast they are, by their notices.
 //! - `plan.rs`: pure; how many workers a pool needs, and why.
 //! - `limits.rs`: pure; bounds, steps and the cool-down.
-//! - `leave.rs`: pure; which worker goes.
+//! - `leave.rs`: pure; which worker goes. `recall.rs`: pure; which one that stands by serves again.
 //! - `scaler.rs`: the loop of the leader. `targets/`: what makes a decision true.
 //! - `board.rs`: the standing decisions; `external.rs` tells KEDA them over gRPC.
 
@@ -21,6 +21,7 @@ pub mod fleet;
 pub mod plan;
 pub mod limits;
 pub mod leave;
+pub mod recall;
 pub mod targets;
 pub mod board;
 pub mod scaler;

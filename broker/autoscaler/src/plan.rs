@@ -185,7 +185,8 @@ fn at_once(pool: &PoolSpec, demands: &[(Demand, Pace)], supply: &Supply) -> u32 
 /// Seconds until `workers` have done all work of all runs.
 fn left_s(demands: &[(Demand, Pace)], supply: &Supply, workers: u32) -> f64 {
     let of = |(demand, pace): &(Demand, Pace)| {
-        let rollouts = (demand.steps_left * demand.batch_rollouts).saturating_sub(demand.ready_rollouts);
+        let rollouts =
+            demand.steps_left.saturating_mul(demand.batch_rollouts).saturating_sub(demand.ready_rollouts);
         let share = |(stage, speed): (&Stage, &f64)| {
             let k = demand.per_rollout.get(stage).copied().unwrap_or(1.0);
             k * rollouts as f64 / (speed * f64::from(workers))

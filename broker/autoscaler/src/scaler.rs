@@ -2,9 +2,11 @@
 //! them to the targets. A target that hangs or refuses delays its own pool and no other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use millrace_coordinator::fold::demand;
 use millrace_coordinator::shell::clock::UnixClock;
 use millrace_coordinator::shell::leader::Term;
@@ -20,16 +22,19 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::board::{Board, Standing, announced};
+use crate::board::{Board, Standing, announced, oldest_first};
 use crate::fleet::Fleet;
-use crate::leave::{leavers, machines, of_whole_machines, standing_by};
+use crate::leave::{leavers, machines, of_whole_machines};
 use crate::limits::{Lately, limited};
 use crate::plan::{Need, Runs, plan};
+use crate::recall::Recalled;
 use crate::spec::{PoolSpec, ScalingFile, TargetSpec};
 use crate::targets::{Machines, Order, Target, converge};
 
 /// Pause before the workers' notices are heard again after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Pause before it scales again after a panic.
+const AFTER_PANIC: Duration = Duration::from_secs(10);
 /// A reason that changed alone is told at most so often.
 const RETELL: Duration = Duration::from_secs(60);
 /// A decision in the log should be folded before the next one is made.
@@ -59,6 +64,7 @@ struct Scaler {
     runs: Runs,
     lately: BTreeMap<String, Lately>,
     told: BTreeMap<String, Instant>,
+    recalled: BTreeMap<String, Recalled>,
     orders: BTreeMap<String, watch::Sender<Order>>,
     targets: BTreeMap<String, Arc<dyn Target>>,
     started: Instant,
@@ -70,14 +76,33 @@ struct Scaler {
 ///
 /// Consumes: workers' notices, the folded state. Produces: `scaled` events; orders to the targets.
 /// Waits for: notices, and the interval. Unblocked by: `shutdown`. On failure: hears again; a
-/// decision that the log does not take is made again at the next interval.
+/// decision that the log does not take is made again at the next interval. A panic ends what it knows beyond
+/// the log, and it scales again after a pause.
 pub async fn run(at: Autoscaler, targets: BTreeMap<String, Arc<dyn Target>>, shutdown: CancellationToken) {
+    while !shutdown.is_cancelled() {
+        // It is polled beside the coordinator's driver, which no mistake in here may unwind. Nothing of it is
+        // used after a panic.
+        let scaling = AssertUnwindSafe(scale(at.clone(), targets.clone(), shutdown.clone()));
+        if scaling.catch_unwind().await.is_ok() {
+            return;
+        }
+        tracing::error!(
+            pause_s = AFTER_PANIC.as_secs(),
+            "the autoscaler panicked; it scales again after a pause"
+        );
+        at.board.clear();
+        shutdown.run_until_cancelled(tokio::time::sleep(AFTER_PANIC)).await;
+    }
+}
+
+/// The same without a panic.
+async fn scale(at: Autoscaler, targets: BTreeMap<String, Arc<dyn Target>>, shutdown: CancellationToken) {
     // Dropping this future ends them.
     let mut converging = JoinSet::new();
     let mut orders = BTreeMap::new();
     for (pool, target) in &targets {
         let (sender, order) = watch::channel(Order::default());
-        converging.spawn(converge(pool.clone(), target.clone(), order));
+        converging.spawn(converge(pool.clone(), target.clone(), at.term.clone(), order));
         orders.insert(pool.clone(), sender);
     }
     let mut scaler = Scaler {
@@ -86,6 +111,7 @@ pub async fn run(at: Autoscaler, targets: BTreeMap<String, Arc<dyn Target>>, shu
         runs: Runs::default(),
         lately: BTreeMap::new(),
         told: BTreeMap::new(),
+        recalled: BTreeMap::new(),
         orders,
         targets,
         started: Instant::now(),
@@ -131,6 +157,8 @@ impl Scaler {
         if !leads {
             self.led = false;
             self.at.board.clear();
+            self.fleet.awaits_nobody();
+            self.recalled.clear();
             self.orders.values().for_each(|order| {
                 order.send_replace(Order::default());
             });
@@ -171,7 +199,7 @@ impl Scaler {
         for (pool, known) in &self.at.shared.lock().scaling {
             let desired = match &known.last {
                 last if last.dry_run => last.before,
-                last if is_keda(pool) => announced(last, unix_ms),
+                last if is_keda(pool) => announced(oldest_first(known), unix_ms).unwrap_or(last.desired),
                 last => last.desired,
             };
             metrics::gauge!("millrace_scale_desired_workers", "pool" => pool.clone()).set(f64::from(desired));
@@ -195,29 +223,29 @@ impl Scaler {
         now: Instant,
     ) {
         metrics::gauge!("millrace_scale_live_workers", "pool" => pool.name.clone()).set(f64::from(live));
-        let last = self.at.shared.lock().scaling.get(&pool.name).map(|known| known.last.clone());
+        let known = self.at.shared.lock().scaling.get(&pool.name).cloned();
         let unix_ms = self.at.clock.unix_ms();
         let (order, replaced) = self.order(pool, desired, live, now);
         let recent = self.told.get(&pool.name).is_some_and(|told| now.duration_since(*told) < RETELL);
-        let is_new = last.as_ref().is_none_or(|last| {
+        let is_new = known.as_ref().map(|known| &known.last).is_none_or(|last| {
             let other = (last.reason.cause, last.reason.limit) != (reason.cause, reason.limit);
             last.desired != desired || last.dry_run != dry_run || other && !recent || !replaced.is_empty()
         });
-        let mut number = last.map_or(desired, |last| announced(&last, unix_ms));
-        if is_new {
-            let scaled = Scaled {
-                pool: pool.name.clone(),
-                before,
-                desired,
-                leave: order.leave.iter().cloned().chain(replaced).collect(),
-                unix_ms,
-                dry_run,
-                reason,
-            };
+        let scaled = is_new.then(|| Scaled {
+            pool: pool.name.clone(),
+            before,
+            desired,
+            leave: order.leave.iter().cloned().chain(replaced).collect(),
+            unix_ms,
+            dry_run,
+            reason,
+        });
+        let decisions = known.iter().flat_map(oldest_first).chain(&scaled);
+        let number = announced(decisions, unix_ms).unwrap_or(desired);
+        if let Some(scaled) = scaled {
             if desired != before {
                 tracing::info!(pool = pool.name, before, desired, dry_run, reason = %scaled.reason, "scaled");
             }
-            number = announced(&scaled, unix_ms);
             let event = millrace_schemas::Event::Scaled(Box::new(scaled));
             match self.at.broker.append_led(ALL_RUNS, &event, self.at.term.epoch()).await {
                 Ok(appended) => {
@@ -228,7 +256,13 @@ impl Scaler {
                     return tracing::warn!(%error, pool = pool.name, "a decision is not in the log; deciding again");
                 }
             }
-            self.fleet.awaits(&pool.name, desired.saturating_sub(before), now);
+            if !dry_run {
+                self.fleet.decided(&pool.name, before, desired, now);
+            }
+        }
+        // The log may have taken its time.
+        if !self.at.term.holds() {
+            return;
         }
         self.at.board.set(&pool.name, Standing { desired: number, decided: Instant::now(), dry_run });
         if !dry_run && let Some(orders) = self.orders.get(&pool.name) {
@@ -237,7 +271,7 @@ impl Scaler {
     }
 
     /// What the pool's target is to do, and the machines that it replaced since the last call.
-    fn order(&self, pool: &PoolSpec, desired: u32, live: u32, now: Instant) -> (Order, Vec<WorkerId>) {
+    fn order(&mut self, pool: &PoolSpec, desired: u32, live: u32, now: Instant) -> (Order, Vec<WorkerId>) {
         let (unix_ms, surplus) = (self.at.clock.unix_ms(), live.saturating_sub(desired) as usize);
         let machines = match pool.target {
             TargetSpec::Aws { .. } => self.machines(pool, unix_ms, now),
@@ -247,19 +281,26 @@ impl Scaler {
             1 => leavers(self.fleet.of(pool), surplus, unix_ms, now),
             _ => of_whole_machines(&machines.live, surplus),
         };
-        let recall = standing_by(self.fleet.of(pool), desired.saturating_sub(live) as usize);
+        let (missing, start_up) = (desired.saturating_sub(live) as usize, self.start_up(pool));
+        let recalled = self.recalled.entry(pool.name.clone()).or_default();
+        let recall = recalled.choose(self.fleet.of(pool), missing, start_up, now);
         let replaced = self.targets.get(&pool.name).map(|target| target.replaced()).unwrap_or_default();
         (Order { desired: Some(desired), leave, recall, machines }, replaced)
     }
 
     fn machines(&self, pool: &PoolSpec, unix_ms: u64, now: Instant) -> Machines {
-        let (mean_s, deviation_s) = self.fleet.supply(pool).start_up_s;
         Machines {
             live: machines(self.fleet.of(pool), unix_ms, now),
             occupied: self.fleet.occupied(),
             all_known: self.fleet.of(pool).all(|(_, seen)| seen.notice.machine.is_some()),
-            start_up: Duration::from_secs_f64((mean_s + 2.0 * deviation_s).max(0.0)),
+            start_up: self.start_up(pool),
         }
+    }
+
+    /// Time from a decision until a new worker serves, its spread included.
+    fn start_up(&self, pool: &PoolSpec) -> Duration {
+        let (mean_s, deviation_s) = self.fleet.supply(pool).start_up_s;
+        Duration::from_secs_f64((mean_s + 2.0 * deviation_s).max(0.0))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use millrace_coordinator::shell::leader::Term;
 use millrace_queue::Broker;
 use millrace_schemas::WorkerId;
 use tokio::sync::watch;
@@ -65,6 +66,9 @@ pub trait Target: Send + Sync + 'static {
     /// Takes the world one step nearer to the order. Repeating it is harmless.
     async fn follow(&self, desired: u32, order: &Order) -> Result<(), TargetError>;
 
+    /// This process decides nothing now: another leader may do other things with the pool.
+    fn forget(&self) {}
+
     /// Machines without a worker that it replaced since the last call.
     fn replaced(&self) -> Vec<WorkerId> {
         Vec::new()
@@ -95,13 +99,19 @@ pub async fn of(
     Ok(targets)
 }
 
-/// Consumes the orders of one pool, produces calls of its target. Waits for an order, or for the
-/// next round. On failure: tries again, more and more rarely. Ends with the orders.
-pub(crate) async fn converge(pool: String, target: Arc<dyn Target>, mut orders: watch::Receiver<Order>) {
+/// Consumes the orders of one pool, produces calls of its target while the term holds. Waits for an order, or
+/// for the next round. On failure: tries again, more and more rarely. Ends with the orders.
+pub(crate) async fn converge(
+    pool: String,
+    target: Arc<dyn Target>,
+    term: Term,
+    mut orders: watch::Receiver<Order>,
+) {
     let mut pause = AGAIN;
     loop {
         let order = orders.borrow_and_update().clone();
-        if let Some(desired) = order.desired {
+        // The order of a leader that was suspended stays until its next decision; the pool is another's then.
+        if let Some(desired) = order.desired.filter(|_| term.holds()) {
             let failure = match tokio::time::timeout(ROUND, target.follow(desired, &order)).await {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(error.to_string()),
@@ -116,6 +126,8 @@ pub(crate) async fn converge(pool: String, target: Arc<dyn Target>, mut orders: 
                 }
                 None => AGAIN,
             };
+        } else {
+            target.forget();
         }
         match tokio::time::timeout(pause, orders.changed()).await {
             Ok(Ok(())) | Err(_) => {}

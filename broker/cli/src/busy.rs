@@ -40,7 +40,9 @@ impl BusyMeter {
                 seen.last = StageCounters::default();
                 seen.uptime_ms = 0;
             }
-            seen.busy_us += counters.busy_us.saturating_sub(seen.last.busy_us);
+            // Any number may be in a notice.
+            let gained = counters.busy_us.saturating_sub(seen.last.busy_us);
+            seen.busy_us = seen.busy_us.saturating_add(gained);
             seen.last = counters.clone();
             seen.uptime_ms = notice.uptime_ms;
         }
@@ -53,7 +55,7 @@ impl BusyMeter {
 
     /// Microseconds of work of a stage's workers.
     pub(super) fn busy_us(&self, stage: Stage) -> u64 {
-        self.of(stage).map(|seen| seen.busy_us).sum()
+        self.of(stage).map(|seen| seen.busy_us).fold(0, u64::saturating_add)
     }
 
     /// Number of workers that serve a stage.
@@ -114,5 +116,17 @@ mod tests {
         meter.take(&notice("generate-0", 60_000, 50_000_000));
         meter.take(&notice("generate-0", 61_000, 50_500_000));
         assert_eq!(meter.busy_us(Stage::Generate), 500_000);
+    }
+
+    #[test]
+    fn a_workers_numbers_do_not_overflow_the_sums() {
+        let mut meter = BusyMeter::default();
+        for worker in ["hostile", "other"] {
+            for busy_us in [u64::MAX, 0, u64::MAX] {
+                meter.take(&notice(worker, 500, busy_us));
+            }
+        }
+        assert_eq!(meter.busy_us(Stage::Generate), u64::MAX);
+        assert_eq!(meter.share(Stage::Generate, 1_000_000), Some(1.0));
     }
 }

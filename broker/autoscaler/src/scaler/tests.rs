@@ -122,3 +122,96 @@ async fn a_worker_that_stands_by_is_recalled_when_its_pool_has_too_few() {
     stop.cancel();
     running.await.unwrap();
 }
+
+/// Panics in the loop of the leader once; then it has replaced a machine.
+#[derive(Default)]
+struct Panicking(std::sync::atomic::AtomicU32);
+
+#[async_trait]
+impl Target for Panicking {
+    async fn follow(&self, _desired: u32, _order: &Order) -> Result<(), TargetError> {
+        Ok(())
+    }
+
+    fn replaced(&self) -> Vec<WorkerId> {
+        match self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => panic!("a mistake in the autoscaler"),
+            1 => vec!["i-2".parse().unwrap()],
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_ends_the_scaling_for_a_while_and_not_its_caller() {
+    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
+    broker.queue().ensure_topology().await.unwrap();
+    let targets = BTreeMap::from([("gen".to_owned(), Arc::new(Panicking::default()) as Arc<dyn Target>)]);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(run(leader(broker.clone(), FILE), targets, stop.clone()));
+    let mut log = broker.read_log(1).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(600), log.next(1)).await;
+    let told = told.expect("it scales again").unwrap();
+    assert!(matches!(&told[0].event, Ok(Event::Scaled(scaled)) if scaled.leave == ["i-2".parse().unwrap()]));
+    stop.cancel();
+    running.await.unwrap();
+}
+
+/// The decision's fold takes two seconds here, for nothing folds the log.
+#[tokio::test(start_paused = true)]
+async fn a_term_that_ends_while_the_log_takes_a_decision_gives_no_order() {
+    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
+    broker.queue().ensure_topology().await.unwrap();
+    let more = FILE.replace("min = 2", "min = 3").replace("max = 2", "max = 3");
+    let at = leader(broker.clone(), &more);
+    at.term.end();
+    // The second tick of the interval decides.
+    at.term.extend(Instant::now() + Duration::from_secs(6), 1);
+    let decisions = at.board.follow();
+    let targets = BTreeMap::from([("gen".to_owned(), Arc::new(Replacing::default()) as Arc<dyn Target>)]);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(run(at, targets, stop.clone()));
+    let mut log = broker.read_log(1).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(600), log.next(1)).await;
+    let told = told.expect("the decision is in the log").unwrap();
+    assert!(matches!(&told[0].event, Ok(Event::Scaled(scaled)) if scaled.desired == 3));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!decisions.has_changed().unwrap(), "nothing stands after the term");
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_worker_is_recalled_while_one_that_was_recalled_starts() {
+    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
+    broker.queue().ensure_topology().await.unwrap();
+    let keda = FILE.replace(r#"kind = "aws", group = "g""#, r#"kind = "keda""#);
+    let at = leader(broker.clone(), &keda);
+    let targets = crate::targets::of(&at.file, &broker).await.unwrap();
+    let mut asked = broker.queue().listen(subjects::DRAIN_WORKERS).await.unwrap();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(run(at, targets, stop.clone()));
+    let mut recalled = BTreeSet::new();
+    // One of two serves. Who is recalled is silent for longer than a worker's silence and four decisions.
+    for _ in 0..100 {
+        for (worker, stands_by) in [("a", false), ("s-0", true), ("s-1", true)] {
+            if recalled.contains(&format!("mr.ctl.drain.{worker}")) {
+                continue;
+            }
+            let notice = WorkerNotice {
+                worker: worker.into(),
+                leaving: stands_by,
+                stands_by,
+                stages: BTreeMap::from([(Stage::Generate, StageCounters::default())]),
+                ..WorkerNotice::default()
+            };
+            broker.notice(subjects::worker_notice(worker), &notice).await;
+        }
+        while let Ok(Some(request)) = tokio::time::timeout(Duration::from_millis(250), asked.next()).await {
+            recalled.insert(request.subject);
+        }
+    }
+    assert_eq!(recalled, BTreeSet::from(["mr.ctl.drain.s-0".to_owned()]));
+    stop.cancel();
+    running.await.unwrap();
+}

@@ -5,12 +5,14 @@
 //! are asked to leave, which makes their pods not ready, and the number falls when a probe has seen
 //! that.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use millrace_queue::Broker;
+use millrace_schemas::WorkerId;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Certificate, Client};
 use serde_json::json;
@@ -40,8 +42,8 @@ pub(super) struct Kubernetes {
 struct Scaled {
     /// The number that was set last.
     replicas: Option<u32>,
-    /// When workers were first asked to leave that the number still has.
-    asked: Option<Instant>,
+    /// When each of the workers that the number still has was first asked to leave.
+    asked: BTreeMap<WorkerId, Instant>,
 }
 
 impl Kubernetes {
@@ -89,16 +91,20 @@ impl Kubernetes {
     }
 
     /// Whether the number may be set now: it grows at once, goes to nothing at once, and falls to another
-    /// one when the pods of `order` have had the time to become not ready. A worker that does not leave
-    /// holds it up no longer.
+    /// one when the pods of `order`, and of the orders before that it still has, have had the time to become
+    /// not ready. A worker that does not leave holds it up no longer.
     fn may_set(&self, desired: u32, order: &Order) -> bool {
         let mut scaled = self.scaled.lock().unwrap_or_else(PoisonError::into_inner);
         if scaled.replicas.is_some_and(|replicas| replicas <= desired) {
-            scaled.asked = None;
-        } else if !order.leave.is_empty() {
-            scaled.asked.get_or_insert_with(Instant::now);
+            scaled.asked.clear();
+        } else {
+            for worker in &order.leave {
+                scaled.asked.entry(worker.clone()).or_insert_with(Instant::now);
+            }
         }
-        desired == 0 || scaled.asked.is_none_or(|asked| asked.elapsed() >= self.unready)
+        // Who serves again becomes not ready again.
+        scaled.asked.retain(|worker, _| !order.recall.contains(worker));
+        desired == 0 || scaled.asked.values().all(|asked| asked.elapsed() >= self.unready)
     }
 
     async fn set(&self, desired: u32) -> Result<(), TargetError> {
@@ -114,7 +120,7 @@ impl Kubernetes {
             let text: String = answer.text().await.unwrap_or_default().chars().take(SHOWN).collect();
             return Err(failed(format!("{status}: {text}")));
         }
-        let done = Scaled { replicas: Some(desired), asked: None };
+        let done = Scaled { replicas: Some(desired), asked: BTreeMap::new() };
         *self.scaled.lock().unwrap_or_else(PoisonError::into_inner) = done;
         Ok(())
     }
@@ -128,6 +134,10 @@ impl Target for Kubernetes {
             true => self.set(desired).await,
             false => Ok(()),
         }
+    }
+
+    fn forget(&self) {
+        *self.scaled.lock().unwrap_or_else(PoisonError::into_inner) = Scaled::default();
     }
 }
 

@@ -140,6 +140,26 @@ async fn a_pool_of_which_all_go_waits_for_nobody() {
     assert_eq!(cluster.drains.next().await.unwrap().subject, "mr.ctl.drain.gen-a");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_number_waits_for_the_worker_that_was_asked_last() {
+    let target = Cluster::start().await.target;
+    target.scaled.lock().unwrap().replicas = Some(5);
+    let may_set = |desired: u32, leave: &[&str]| {
+        let leave = leave.iter().map(|worker| worker.parse().unwrap()).collect();
+        target.may_set(desired, &Order { desired: Some(desired), leave, ..Order::default() })
+    };
+    assert!(!may_set(4, &["gen-a"]));
+    tokio::time::advance(SHORT / 2).await;
+    assert!(!may_set(3, &["gen-b"]), "gen-a leaves, and gen-b is asked");
+    tokio::time::advance(SHORT * 3 / 4).await;
+    assert!(!may_set(3, &["gen-b"]), "the pod of gen-b is still ready");
+    tokio::time::advance(SHORT / 4).await;
+    assert!(may_set(3, &["gen-b"]));
+    // Another leader changed the number meanwhile.
+    target.forget();
+    assert!(!may_set(3, &["gen-b"]));
+}
+
 #[tokio::test]
 async fn who_stands_by_is_recalled_by_name() {
     let mut cluster = Cluster::start().await;
