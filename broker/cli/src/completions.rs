@@ -20,7 +20,11 @@ impl CompletionsArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "millrace", &mut script);
-        io::stdout().write_all(&script).context("failed to write the completions")?;
+        match io::stdout().write_all(&script) {
+            // The reader closed the pipe.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written.context("failed to write the completions")?,
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

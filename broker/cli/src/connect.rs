@@ -107,11 +107,8 @@ impl ConnectionArgs {
                 "no object store is given: use --objects LOCATION or MILLRACE_OBJECTS, or --dir DIR of a `millrace up`"
             );
         };
-        // A mistyped folder would be created, and would be empty.
-        if !location.contains("://") && location != "memory:" && !std::path::Path::new(&location).is_dir() {
-            bail!(
-                "object store location={location:?} is not a folder; give the one that the coordinator and workers use"
-            );
+        if !location.contains("://") && location != "memory:" {
+            check_folder(&location)?;
         }
         Ok(location)
     }
@@ -152,6 +149,23 @@ impl ConnectionArgs {
     fn folder(&self) -> Option<&Path> {
         self.dir.as_deref().filter(|_| self.nats.is_none() && self.context.is_none())
     }
+}
+
+/// A mistyped folder would be created, and would be empty.
+fn check_folder(location: &str) -> Result<()> {
+    let folder = Path::new(location);
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let remedy = "give the one that the coordinator and workers use";
+    if folder.exists() {
+        bail!("object store location={location:?} is not a folder; {remedy}");
+    }
+    // `bucket init` takes a bare name for a bucket's.
+    let here = if location.contains('/') { "" } else { "./" };
+    bail!(
+        "object store location={location:?} does not exist; {remedy}, or create it: `millrace bucket init {here}{location}`"
+    );
 }
 
 /// A client of the coordinators.
@@ -244,5 +258,29 @@ impl Api {
     /// Listens to notices.
     pub(super) async fn listen(&self, filter: &str) -> Result<Box<dyn Listener>> {
         Ok(self.queue.listen(filter).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_objects_that_does_not_exist_is_told_from_a_file() {
+        let said = |location: &str| {
+            let objects = Some(location.to_owned());
+            let found = ConnectionArgs { objects, ..ConnectionArgs::default() }.objects_location();
+            found.unwrap_err().to_string()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("objects");
+        let location = path.to_str().unwrap();
+        let missing = said(location);
+        assert!(missing.contains("does not exist"), "{missing}");
+        assert!(missing.ends_with(&format!("`millrace bucket init {location}`")), "{missing}");
+        let bare = said("no-such-folder");
+        assert!(bare.ends_with("`millrace bucket init ./no-such-folder`"), "{bare}");
+        std::fs::write(&path, "").unwrap();
+        assert!(said(location).contains("is not a folder; give"), "{}", said(location));
     }
 }

@@ -50,10 +50,8 @@ impl DrainArgs {
         }
         let (worker, waited) = (&request.worker, PATIENCE.as_secs());
         if is_alive {
-            bail!(
-                "worker {worker:?} was asked, and does not leave; its log may tell why (an older version?)"
-            );
+            bail!("worker {worker} was asked, and does not leave; its log may tell why (an older version?)");
         }
-        bail!("worker {worker:?} did not report within {waited} s: it has left, or no worker has this name");
+        bail!("worker {worker} did not report within {waited} s: it has left, or no worker has this name");
     }
 }

@@ -90,6 +90,20 @@ impl Row {
     }
 }
 
+impl ExportArgs {
+    fn check(&self) -> Result<()> {
+        match self.to {
+            Some(to) if to < self.from => {
+                bail!(
+                    "--to {to}: it is before --from {}; give the last position, no less than the first",
+                    self.from
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The output of rows.
 enum Rows {
     Jsonl(Box<dyn Write + Send>),
@@ -133,6 +147,7 @@ impl Rows {
 impl LogArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let LogCommand::Export(args) = self.command;
+        args.check()?;
         let broker = connection.reading(Asks::Queue).await?.with_objects(connection.open_objects()?);
         let rows = Rows::open(&args)?;
         let written = match export(&broker, &args, rows).await {
@@ -171,4 +186,30 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     };
     error.chain().any(closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        log: LogArgs,
+    }
+
+    #[test]
+    fn an_export_that_ends_before_it_begins_is_refused() {
+        let check = |range: &[&str]| {
+            let words = [&["log", "export"][..], range].concat();
+            let LogCommand::Export(args) = Options::try_parse_from(words).unwrap().log.command;
+            args.check().map_err(|e| e.to_string())
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["--from", "10", "--to", "10"]), Ok(()));
+        let said = check(&["--from", "10", "--to", "5"]).unwrap_err();
+        assert!(said.starts_with("--to 5: it is before --from 10; give "), "{said}");
+    }
 }

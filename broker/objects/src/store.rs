@@ -91,7 +91,7 @@ impl Objects {
         }
         let folder = location.strip_prefix("file://").unwrap_or(location);
         if folder.is_empty() || folder.contains("://") {
-            return Err(fail("it is neither memory:, a folder, file://… nor s3://bucket/prefix".into()));
+            return Err(fail("it is neither a folder, file://… nor s3://bucket/prefix".into()));
         }
         std::fs::create_dir_all(folder).map_err(|e| fail(e.to_string()))?;
         let store = LocalFileSystem::new_with_prefix(folder).map_err(|e| fail(e.to_string()))?;

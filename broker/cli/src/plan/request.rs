@@ -4,9 +4,13 @@
 use anyhow::{Result, bail};
 use millrace_schemas::RunSpec;
 use millrace_schemas::plan::{MeasuredSplit, PlanRequest, Spread};
+use millrace_schemas::submit::Refusal;
 
 use super::figures::RunFigures;
 use super::latencies::Latencies;
+
+/// Seconds of a turn, at most: the simulator's clock does not count for ever.
+const MOST_TURN_S: f64 = 1e9;
 
 /// What is asked for.
 pub(super) struct Question {
@@ -21,6 +25,7 @@ struct Draft<'a> {
     measured: Option<&'a RunFigures>,
     assumptions: Vec<String>,
     missing: Vec<String>,
+    refusals: Vec<Refusal>,
 }
 
 /// Where a value is from.
@@ -51,7 +56,7 @@ pub(super) fn assemble(
     measured: Option<&RunFigures>,
     question: Question,
 ) -> Result<PlanRequest> {
-    let mut draft = Draft { given, measured, assumptions: vec![], missing: vec![] };
+    let mut draft = Draft { given, measured, assumptions: vec![], missing: vec![], refusals: vec![] };
     draft.run();
     let slots = draft.slots();
     let slot_tokens_per_s = draft.pace(given.slot_tokens_per_s, |run| run.slot_tokens_per_s);
@@ -68,8 +73,8 @@ pub(super) fn assemble(
         "a batch has {} groups of {}; a GPU is one worker; training is divided evenly among its GPUs",
         spec.rollout.groups_per_step, spec.rollout.group_size
     ));
-    if !draft.missing.is_empty() {
-        bail!("the plan lacks latencies:\n  {}", draft.missing.join("\n  "));
+    if !draft.missing.is_empty() || !draft.refusals.is_empty() {
+        bail!(draft.why_not());
     }
     let request = PlanRequest {
         run: spec.name.to_string(),
@@ -94,12 +99,30 @@ pub(super) fn assemble(
         assumptions: draft.assumptions,
         measured: measured.map(RunFigures::split),
     };
-    let refusals = request.refusals();
+    let refusals = [request.refusals(), too_slow(&request).into_iter().collect()].concat();
     if !refusals.is_empty() {
-        let lines: String = refusals.iter().map(|refusal| format!("\n  {refusal}")).collect();
-        bail!("nothing can be planned:{lines}");
+        bail!(unplannable(&refusals));
     }
     Ok(request)
+}
+
+/// A pace at which the longest turn takes too long.
+fn too_slow(request: &PlanRequest) -> Option<Refusal> {
+    let (pace, tokens) = (request.slot_tokens_per_s, most(&request.tokens));
+    (pace > 0.0 && tokens / pace > MOST_TURN_S).then(|| Refusal {
+        field: "slot_tokens_per_s".into(),
+        value: format!("{pace:e}"),
+        remedy: format!(
+            "a turn of {} tokens would take more than {MOST_TURN_S:e} s; give tokens a second, at least {:e}",
+            short(tokens),
+            tokens / MOST_TURN_S
+        ),
+    })
+}
+
+fn unplannable(refusals: &[Refusal]) -> String {
+    let lines: String = refusals.iter().map(|refusal| format!("\n  {refusal}")).collect();
+    format!("nothing can be planned:{lines}")
 }
 
 impl Draft<'_> {
@@ -116,6 +139,20 @@ impl Draft<'_> {
     fn value(&self, given: Option<f64>, measured: impl Fn(&RunFigures) -> f64) -> Option<(f64, Source)> {
         let measured = self.measured.map(|run| (measured(run), Source::Measured));
         given.map(|value| (value, Source::Given)).or(measured)
+    }
+
+    /// All that is missing, and all that cannot be.
+    fn why_not(&self) -> String {
+        let missing = format!("the plan lacks latencies:\n  {}", self.missing.join("\n  "));
+        match (self.missing.is_empty(), self.refusals.is_empty()) {
+            (false, true) => missing,
+            (true, _) => unplannable(&self.refusals),
+            (false, false) => format!("{missing}\n{}", unplannable(&self.refusals)),
+        }
+    }
+
+    fn refuse(&mut self, field: &str, value: f64, remedy: impl Into<String>) {
+        self.refusals.push(Refusal { field: field.into(), value: value.to_string(), remedy: remedy.into() });
     }
 
     fn lack(&mut self, field: &str, option: &str) {
@@ -190,11 +227,19 @@ impl Draft<'_> {
             return Spread::LogNormal { median: 1.0, sigma: 0.0, most: 1.0 };
         };
         if median.0 > most {
-            self.missing.push(format!(
-                "tokens = {}: a turn has at most rollout.max_new_tokens = {most}; give no more, or raise it in the \
-                 run file",
-                short(median.0)
-            ));
+            let (field, value) = match (self.given.tokens_median, self.given.tokens) {
+                (Some(median), _) => ("tokens_median", median),
+                (None, Some(mean)) => ("tokens", mean),
+                (None, None) => ("measured tokens", median.0),
+            };
+            let half = if value == median.0 {
+                String::new()
+            } else {
+                format!("half of the turns have {} or more, and ", short(median.0))
+            };
+            let remedy = "give no more, or raise it in the run file";
+            let remedy = format!("{half}a turn has at most rollout.max_new_tokens = {most}; {remedy}");
+            self.refuse(field, value, remedy);
         }
         self.spread("tokens of a turn", median, sigma, most.max(1.0))
     }
@@ -233,9 +278,7 @@ impl Draft<'_> {
                 (0.0, String::new())
             }
             (Some(sample_s), Some(_), _) => {
-                self.missing.push(format!(
-                    "train_sample_s = {sample_s}: train_token_s is given too; give one of them"
-                ));
+                self.refuse("train_sample_s", sample_s, "train_token_s is given too; give one of them");
                 (0.0, String::new())
             }
         };
@@ -267,6 +310,14 @@ fn mean(spread: &Spread) -> f64 {
     match spread {
         Spread::LogNormal { median, sigma, .. } => median * (sigma.powi(2) / 2.0).exp(),
         Spread::Quantiles { values } => values.iter().sum::<f64>() / values.len().max(1) as f64,
+    }
+}
+
+/// The greatest value of a spread.
+fn most(spread: &Spread) -> f64 {
+    match spread {
+        Spread::LogNormal { most, .. } => *most,
+        Spread::Quantiles { values } => values.last().copied().unwrap_or(0.0),
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::folder::Folder;
 use super::stack::{QueueArgs, coordinator_role, server_role};
-use super::supervisor::{Role, last_line};
+use super::supervisor::{Role, telling_line};
 use crate::connect::{Api, CallError, SERVICE_PATIENCE};
 use crate::term::remark;
 use crate::tied::tied;
@@ -57,6 +57,8 @@ struct Process {
     role: Role,
     child: Child,
     log: std::path::PathBuf,
+    /// Bytes of the log that earlier processes wrote.
+    written: u64,
 }
 
 impl Drop for Process {
@@ -74,11 +76,12 @@ impl Process {
     fn start(folder: &Folder, role: Role) -> Result<Self> {
         let own = std::env::current_exe().context("failed to find this program")?;
         let log = folder.path("logs").join(format!("{}.log", role.name));
+        let written = std::fs::metadata(&log).map_or(0, |log| log.len());
         let mut command = tied(&own, &role.program, &log)?.into_std();
         command.args(&role.args).envs(role.env.iter().map(|(name, value)| (name, value)));
         let child = command.spawn();
         let child = child.with_context(|| format!("failed to start program={}", role.program.display()))?;
-        Ok(Self { role, child, log })
+        Ok(Self { role, child, log, written })
     }
 
     /// Waits until it ends. Returns what to report of it.
@@ -92,7 +95,8 @@ impl Process {
                 Ok(Some(status)) => status.to_string(),
                 Err(e) => e.to_string(),
             };
-            let tail = last_line(&self.log).map_or(String::new(), |line| format!("\n  {line}"));
+            let tail = telling_line(&self.log, self.written);
+            let tail = tail.map_or(String::new(), |line| format!("\n  {line}"));
             let name = &self.role.name;
             return format!(
                 "{name} ended right after its start ({status}); see {}{tail}",

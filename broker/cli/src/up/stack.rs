@@ -43,6 +43,9 @@ const FLEXIBLE: &str = "flexible";
 /// The coordinator's name. It is constant, so that a restarted coordinator takes its lease back at
 /// once.
 const COORDINATOR: &str = "coordinator-0";
+/// Processes of one kind, at most: more are a typing error on any machine. Sums of a few such numbers
+/// fit into 32 bits.
+const MOST_PROCESSES: u32 = 1_024;
 
 /// Number of workers of each kind.
 #[derive(Debug, Clone, clap::Args)]
@@ -116,7 +119,7 @@ impl Stack {
         worker::find()?;
         find_server(None).ok_or(ServerError::NotFound)?;
         // To open a folder is to create it.
-        if let Some(location) = objects.filter(|location| location.starts_with("s3://")) {
+        if let Some(location) = objects.filter(|location| !is_folder(location)) {
             Objects::open(location).with_context(|| format!("--objects {location}"))?;
         }
         Ok(())
@@ -207,6 +210,12 @@ impl Stack {
     }
 }
 
+/// Whether a location of objects names a folder.
+fn is_folder(location: &str) -> bool {
+    let folder = location.strip_prefix("file://").unwrap_or(location);
+    !folder.is_empty() && !folder.contains("://")
+}
+
 /// Waits until a process is given up. Returns the reason.
 async fn given_up(news: &mut UnboundedReceiver<News>) -> String {
     loop {
@@ -253,6 +262,17 @@ impl Counts {
     }
 
     fn check(&self) -> Result<()> {
+        for (flag, count) in [
+            ("--generate", self.generate),
+            ("--env", self.env),
+            ("--reward", self.reward),
+            ("--train", self.trainers()),
+            ("--time-division", self.time_division),
+        ] {
+            if count > MOST_PROCESSES {
+                bail!("{flag} {count}: choose at most {MOST_PROCESSES}");
+            }
+        }
         for (flag, count) in [
             ("--generate", self.generate + self.time_division),
             ("--env", self.env),
@@ -408,4 +428,55 @@ pub(super) fn coordinator_role(common: &[String], queue: &QueueArgs, scale: Opti
         grace: SERVER_GRACE,
         may_leave: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        counts: Counts,
+    }
+
+    fn refusal(options: &[&str]) -> Option<String> {
+        let words = [&["up"][..], options].concat();
+        let counts = Options::try_parse_from(words).unwrap().counts;
+        counts.check().err().map(|e| e.to_string())
+    }
+
+    #[test]
+    fn more_processes_than_a_machine_can_start_are_refused() {
+        for flag in ["--generate", "--env", "--reward", "--train", "--time-division"] {
+            assert_eq!(refusal(&[flag, "1024"]), None);
+            for count in ["1025", "100000", "4294967295"] {
+                assert_eq!(refusal(&[flag, count]), Some(format!("{flag} {count}: choose at most 1024")));
+            }
+        }
+        let both = ["--generate", "4294967295", "--time-division", "4294967295"];
+        assert_eq!(refusal(&both).as_deref(), Some("--generate 4294967295: choose at most 1024"));
+        assert_eq!(refusal(&["--generate", "0", "--time-division", "2"]), None);
+        let none = refusal(&["--generate", "0"]);
+        assert_eq!(none.as_deref(), Some("--generate 0: no process would do this work; give at least 1"));
+    }
+
+    #[test]
+    fn only_what_is_no_folder_is_opened_before_the_start() {
+        for (location, expected) in [
+            ("objects", true),
+            ("/var/objects", true),
+            ("file:///var/objects", true),
+            ("s3://bucket/prefix", false),
+            ("gs://foo", false),
+            ("file://", false),
+            ("", false),
+        ] {
+            assert_eq!(is_folder(location), expected, "{location}");
+        }
+        let refused = Objects::open("gs://foo").unwrap_err().to_string();
+        assert!(refused.contains("s3://bucket/prefix") && !refused.contains("memory:"), "{refused}");
+    }
 }

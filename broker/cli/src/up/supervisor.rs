@@ -1,7 +1,10 @@
 //! Starts processes and restarts them when they die. A process that repeatedly dies right after its
 //! start is given up, so that a mistake in its settings is reported instead of repeated for ever.
+//! Processes start one after the other, so that a signal is heeded between two starts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -13,8 +16,9 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
+use tokio::sync::Mutex as Turns;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -31,8 +35,10 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// Deaths in a row, each before [`SETTLED`] and none by a signal, after which a process is given
 /// up.
 const QUICK_DEATHS: u32 = 6;
-/// Characters of a log's last line that are shown.
-const TAIL_CHARS: usize = 300;
+/// Characters of a log's line that are shown.
+const SHOWN_CHARS: usize = 300;
+/// Bytes at the end of a log in which that line is looked for. A backtrace may follow an error.
+const TAIL_BYTES: u64 = 65_536;
 
 /// A process to be kept alive.
 #[derive(Debug, Clone)]
@@ -67,6 +73,8 @@ struct SupervisorState {
     logs: PathBuf,
     pids_file: PathBuf,
     pids: Mutex<BTreeMap<String, u32>>,
+    /// Who has it starts a process. To start one blocks a thread of the runtime.
+    turns: Turns<()>,
     restarts: Arc<AtomicU64>,
     news: UnboundedSender<News>,
 }
@@ -76,7 +84,8 @@ impl Supervisor {
     pub(super) fn new(logs: PathBuf, pids_file: PathBuf, news: UnboundedSender<News>) -> Self {
         let own = ("up".to_owned(), std::process::id());
         let pids = Mutex::new(BTreeMap::from([own]));
-        let shared = SupervisorState { logs, pids_file, pids, restarts: Arc::default(), news };
+        let (turns, restarts) = (Turns::default(), Arc::default());
+        let shared = SupervisorState { logs, pids_file, pids, turns, restarts, news };
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
@@ -117,13 +126,23 @@ impl Supervisor {
     }
 }
 
-/// Consumes: deaths of one process. Produces: restarts, news, `pids.json`. Waits for: the process
-/// or `stop`. Unblocked by: either. On failure: restarts, or gives up after [`QUICK_DEATHS`].
+/// Consumes: deaths of one process. Produces: restarts, news, `pids.json`. Waits for: its turn, the
+/// process or `stop`. Unblocked by: any of them. On failure: restarts, or gives up after
+/// [`QUICK_DEATHS`].
 async fn keep_alive(role: Role, stop: CancellationToken, shared: Arc<SupervisorState>) {
     let (mut quick_deaths, mut wait) = (0, FIRST_WAIT);
     loop {
-        let began = Instant::now();
-        let how = match start(&role, &shared.logs) {
+        let turn = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            turn = shared.turns.lock() => turn,
+        };
+        let (began, written) = (Instant::now(), shared.log_bytes(&role));
+        let started = start(&role, &shared.logs);
+        // The runtime looks for signals when no task is ready, so the others wait on.
+        yield_now().await;
+        drop(turn);
+        let how = match started {
             Ok(mut child) => {
                 shared.set_pid(&role.name, child.id());
                 let ended = tokio::select! {
@@ -148,7 +167,7 @@ async fn keep_alive(role: Role, stop: CancellationToken, shared: Arc<SupervisorS
         } else {
             quick_deaths += 1;
         }
-        if shared.report_death(&role, &how, quick_deaths >= QUICK_DEATHS) {
+        if shared.report_death(&role, &how, written, quick_deaths >= QUICK_DEATHS) {
             return;
         }
         tokio::select! {
@@ -185,10 +204,20 @@ impl SupervisorState {
         }
     }
 
-    /// Reports a death. Returns whether the process is given up.
-    fn report_death(&self, role: &Role, death: &Death, give_up: bool) -> bool {
-        let (name, log) = (&role.name, self.logs.join(format!("{}.log", role.name)));
-        let tail = last_line(&log).map_or(String::new(), |line| format!("\n  {line}"));
+    fn log(&self, role: &Role) -> PathBuf {
+        self.logs.join(format!("{}.log", role.name))
+    }
+
+    /// Bytes of the process's log so far; 0 where there is none.
+    fn log_bytes(&self, role: &Role) -> u64 {
+        std::fs::metadata(self.log(role)).map_or(0, |log| log.len())
+    }
+
+    /// Reports the death of a process that wrote its log from the byte `written` on. Returns whether
+    /// it is given up.
+    fn report_death(&self, role: &Role, death: &Death, written: u64, give_up: bool) -> bool {
+        let (name, log) = (&role.name, self.log(role));
+        let tail = telling_line(&log, written).map_or(String::new(), |line| format!("\n  {line}"));
         let news = if give_up {
             News::Fatal(format!(
                 "{name} ended {QUICK_DEATHS} times right after its start ({}); see {}{tail}",
@@ -229,9 +258,64 @@ async fn end(child: &mut Child, grace: Duration) {
     }
 }
 
-pub(super) fn last_line(log: &Path) -> Option<String> {
-    let bytes = std::fs::read(log).ok()?;
-    let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(4096)..]).into_owned();
-    let line = tail.lines().rev().find(|line| !line.trim().is_empty())?;
-    Some(line.chars().take(TAIL_CHARS).collect())
+/// The line that best tells why a process died, of what it wrote to its log from the byte `written`
+/// on: the first error, else the last line. The last line of clap says only how to get help.
+pub(super) fn telling_line(log: &Path, written: u64) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    let end = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(written.max(end.saturating_sub(TAIL_BYTES)))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
+    let tail = String::from_utf8_lossy(&bytes);
+    let is_error = |line: &&str| line.starts_with("error:") || line.starts_with("Error:");
+    let last = || tail.lines().rev().find(|line| !line.trim().is_empty());
+    let line = tail.lines().find(is_error).or_else(last)?;
+    Some(line.chars().take(SHOWN_CHARS).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    #[test]
+    fn the_error_tells_more_than_the_last_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("worker.log");
+        let told = |text: &str, written| {
+            std::fs::write(&log, text).unwrap();
+            telling_line(&log, written)
+        };
+        assert_eq!(telling_line(&log, 0), None, "there is no log");
+        let clap = "error: unexpected argument '--x' found\n\nFor more information, try '--help'.\n";
+        assert_eq!(told(clap, 0).as_deref(), Some("error: unexpected argument '--x' found"));
+        assert_eq!(told("INFO begins\nError: no server\n\n", 0).as_deref(), Some("Error: no server"));
+        assert_eq!(told("one\ntwo\n \n", 0).as_deref(), Some("two"));
+        assert_eq!(told("Error: before\nError: now\n", 14).as_deref(), Some("Error: now"));
+        assert_eq!(told("Error: before\n", 14), None, "it wrote nothing");
+        let long = format!("Error: long ago\n{}\nthe end\n", "x".repeat(70_000));
+        assert_eq!(told(&long, 0).as_deref(), Some("the end"));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_is_stopped_before_its_turn_is_never_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let logs = folder.path().to_owned();
+        let supervisor = Supervisor::new(logs, folder.path().join("pids.json"), unbounded_channel().0);
+        let others_turn = supervisor.shared.turns.lock().await;
+        for number in 0..1_000 {
+            supervisor.keep(Role {
+                name: format!("worker-{number}"),
+                program: "/bin/true".into(),
+                args: vec![],
+                env: vec![],
+                grace: FIRST_WAIT,
+                may_leave: false,
+            });
+        }
+        timeout(SETTLED, supervisor.stop(|_| true)).await.unwrap();
+        drop(others_turn);
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0, "a process was started");
+    }
 }

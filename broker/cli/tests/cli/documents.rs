@@ -1,6 +1,7 @@
 //! What needs no server: schemas, run files, the doctor.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use super::support::{changed_run_file, millrace, run, run_file, stderr, stdout};
 
@@ -104,4 +105,42 @@ async fn a_wrong_run_file_is_refused_by_field_before_anything_starts() {
     let path = changed("alpha =", "alhpa =");
     let output = run(&["submit", &path.to_string_lossy()]).await;
     assert!(stderr(&output).contains("alhpa"), "{}", stderr(&output));
+}
+
+/// `millrace completions bash | head -1`.
+#[tokio::test]
+async fn completions_into_a_pipe_that_is_closed_are_no_error() {
+    let mut command = millrace();
+    let mut child = command.args(["completions", "bash"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn up_refuses_what_no_machine_can_do_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("run");
+    let file = run_file("counter.toml");
+    for (options, said) in [
+        (["--generate", "100000"], "--generate 100000: choose at most 1024"),
+        (["--objects", "gs://foo"], "--objects gs://foo: "),
+    ] {
+        let up = ["up", file.to_str().unwrap(), "--dir", into.to_str().unwrap()];
+        let output = run(&[&up[..], &options[..]].concat()).await;
+        assert!(!output.status.success());
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+        assert!(!into.exists(), "something was begun");
+    }
+}
+
+/// Text that is neither TOML nor JSON names its line, and no field.
+#[tokio::test]
+async fn a_run_file_that_cannot_be_parsed_names_no_field() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("run.toml", "name = "), ("run.json", "{"), ("run.json", "{} x")] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let said = stderr(&run(&["submit", &path.to_string_lossy()]).await);
+        assert!(said.contains("run file: ") && said.contains("line 1") && !said.contains("field="), "{said}");
+    }
 }

@@ -50,8 +50,9 @@ impl Api {
             error(
                 409,
                 format!(
-                    "run {run:?} exists; choose another name, or see it with mr.api.status",
-                    run = run.as_str()
+                    "run {name:?} exists; choose another name, or see it with `millrace status {name}` \
+                     (mr.api.status)",
+                    name = run.as_str()
                 ),
             )
         };
@@ -88,7 +89,9 @@ impl Api {
         };
         if !fits {
             let state = state.map_or("removed", RunState::name);
-            return Err(error(409, format!("run {:?} is {state}; see it with mr.api.status", run.as_str())));
+            let name = run.as_str();
+            let see = format!("see it with `millrace status {name}` (mr.api.status)");
+            return Err(error(409, format!("run {name:?} is {state}; {see}")));
         }
         let appended = self.append(run.as_str(), &event).await?;
         self.folded(appended.seq).await?;

@@ -91,11 +91,39 @@ fn what_cannot_be_is_refused_with_field_value_and_remedy() {
             "train_sample_s = 0.5: train_token_s is given too",
         ),
         (Latencies { slots: Some(0), ..given() }, "slots = 0: "),
+        (
+            Latencies { tokens: Some(900.0), tokens_sigma: Some(1.0), ..given() },
+            "tokens = 900: half of the turns have 545.9 or more, and a turn has at most",
+        ),
+        (Latencies { tokens_median: Some(513.0), ..given() }, "tokens_median = 513: a turn has at most"),
     ];
     for (given, said) in wrong {
         let refusal = refused(&given);
+        assert!(refusal.starts_with("nothing can be planned:\n"), "{refusal}");
         assert!(refusal.contains(said), "{said}: {refusal}");
     }
+}
+
+#[test]
+fn what_is_missing_and_what_is_wrong_have_a_headline_each() {
+    let said = refused(&Latencies { tokens: Some(600.0), ..Latencies::default() });
+    let (missing, wrong) = said.split_once("\nnothing can be planned:\n  ").unwrap();
+    assert!(missing.starts_with("the plan lacks latencies:\n  slots = not given"), "{said}");
+    assert!(wrong.starts_with("tokens = 600: ") && !wrong.contains("not given"), "{said}");
+}
+
+/// The simulator would have panicked: its clock holds no such time.
+#[test]
+fn a_pace_at_which_a_turn_never_ends_is_refused() {
+    let slow = |pace| Latencies { slot_tokens_per_s: Some(pace), ..given() };
+    let said = refused(&slow(1e-300));
+    let expected = "slot_tokens_per_s = 1e-300: a turn of 100 tokens would take more than 1e9 s; give tokens a second, \
+                    at least 1e-7";
+    assert!(said.contains(expected), "{said}");
+    assert!(assemble(&spec(), &slow(1.1e-7), None, question()).is_ok());
+    // The longest turn counts, not the median.
+    let tail = Latencies { tokens_sigma: Some(1.0), ..slow(1.1e-7) };
+    assert!(refused(&tail).contains("a turn of 512 tokens"), "{}", refused(&tail));
 }
 
 #[test]
