@@ -29,7 +29,11 @@ const fn with_model(name: &'static str, shows: &'static str, command: &'static [
 }
 
 const PARTS: [Part; 19] = [
-    part("queue", "whole lives of tasks beside their bare messages and raw put, pull and ack", &["bench", "queue"]),
+    part(
+        "queue",
+        "whole lives of tasks beside their bare messages and raw put, pull and ack",
+        &["bench", "queue"],
+    ),
     part("limits", "what one coordinator and one nats-server bear", &["bench", "limits"]),
     part("state", "what the coordinator's state costs", &["bench", "state"]),
     part("durable", "durable rollouts a second; what kill -9 loses", &["bench", "durable"]),
