@@ -120,7 +120,8 @@ impl World {
         let broker = Broker::new(queue.clone(), Objects::memory());
         let (policies, watch) = policies(broker.clone());
         tokio::spawn(watch.run());
-        let spec = json!({ "command": ["agent"], "reward": ["true"], "rows": { "path": "rows.jsonl" }, "max_turns": 4 });
+        let spec = json!({ "command": ["agent"], "reward": ["true"], "rows": { "path": "rows.jsonl" }, "max_turns": 4,
+                           "call_ms": 300_000 });
         Self { queue, broker, policies, spec: serde_json::from_value(spec).unwrap() }
     }
 
