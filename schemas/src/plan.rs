@@ -1,6 +1,8 @@
 //! What `millrace plan` asks of the simulator, in JSON on its input: how long everything takes, and
 //! among which splits and async ratios it may choose.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -17,6 +19,8 @@ const MAX_ROLLOUTS: u64 = 65_536;
 const MAX_TURNS: f64 = 250.0;
 /// A greater async ratio would train on rollouts that are mostly dropped as stale.
 const MAX_ALPHA: f64 = 16.0;
+/// Tokens a second. At fewer, a turn would take longer than time can be counted.
+const PACES: RangeInclusive<f64> = 1e-6..=1e9;
 /// Quantiles of a measured distribution, at most.
 const MAX_QUANTILES: usize = 1_001;
 
@@ -141,8 +145,7 @@ impl PlanRequest {
         let paces =
             [("slot_tokens_per_s", self.slot_tokens_per_s), ("lone_tokens_per_s", self.lone_tokens_per_s)];
         for (field, value) in paces {
-            let fits = value > 0.0 && value <= 1e9;
-            checks.require(fits, field, value, "give tokens a second, more than 0 and at most 1e9");
+            checks.require(PACES.contains(&value), field, value, "give tokens a second, 1e-6 to 1e9");
         }
         let slower_alone = self.lone_tokens_per_s < self.slot_tokens_per_s;
         checks.require(
@@ -266,7 +269,7 @@ mod tests {
     #[test]
     fn what_cannot_be_planned_is_refused_with_field_value_and_remedy() {
         assert!(request().refusals().is_empty(), "{:?}", request().refusals());
-        let wrong: [(PlanRequest, &str); 10] = [
+        let wrong: [(PlanRequest, &str); 11] = [
             (PlanRequest { gpus: 1, ..request() }, "gpus = 1: choose 2 to"),
             (PlanRequest { least_trainers: 8, ..request() }, "least_trainers = 8: choose 1 to 7"),
             (
@@ -277,6 +280,7 @@ mod tests {
             (PlanRequest { alphas: vec![], ..request() }, "alpha = []: "),
             (PlanRequest { alphas: vec![1.0, 1.0], ..request() }, "give each once"),
             (PlanRequest { slot_tokens_per_s: f64::NAN, ..request() }, "slot_tokens_per_s = NaN: "),
+            (PlanRequest { slot_tokens_per_s: 1e-9, ..request() }, "slot_tokens_per_s = 0.000000001: "),
             (PlanRequest { lone_tokens_per_s: 1.0, ..request() }, "lone_tokens_per_s = 1: "),
             (PlanRequest { lone_tokens_per_s: 81.0, ..request() }, "at most slots"),
             (PlanRequest { train_gpu_s: -1.0, ..request() }, "train_gpu_s = -1: give seconds"),

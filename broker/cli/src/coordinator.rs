@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace_autoscaler::{Autoscaler, Board, ExternalScaler, ScalingFile, external, targets};
-use millrace_queue::{Broker, JetStreamOptions, QueueSettings, service};
+use millrace_queue::{Broker, JetStreamOptions, QueueSettings, service, without_password};
 use millrace_schemas::limits;
 use millrace_telemetry::TelemetryArgs;
 use tokio_util::sync::CancellationToken;
 
-use super::connect::{Api, ConnectionArgs};
+use super::connect::{Api, ConnectionArgs, SERVICE_PATIENCE};
 use super::signals::Signals;
 use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::shared::SharedState;
@@ -79,12 +79,16 @@ impl CoordinatorArgs {
         let on_signal = shutdown.clone();
         tokio::spawn(async move {
             signals.next().await;
-            tracing::info!("shutting down; writing a snapshot");
+            tracing::info!("shutting down");
             on_signal.cancel();
         });
         let options = self.made.options(connection.who()?.options()?)?;
-        let api = Api::coordinate(&connection.nats_url()?, options).await?;
-        let broker = api.with_objects(connection.open_objects()?);
+        let (objects, url) = (connection.open_objects()?, connection.nats_url()?);
+        tracing::info!(url = without_password(&url), within = ?SERVICE_PATIENCE, "connecting to nats-server");
+        let connecting = shutdown.run_until_cancelled(Api::coordinate(&url, options)).await;
+        let Some(api) = connecting else { return Ok(ExitCode::SUCCESS) };
+        let api = api?;
+        let broker = api.with_objects(objects);
         let shared = driver::restore(&broker).await?;
         let config = DriverConfig { tracer: telemetry.tracer.clone(), ..DriverConfig::new(&self.id) };
         let scale = scale(scaling, self.keda_addr, &broker, &shared, &config, shutdown.clone()).await?;

@@ -1,4 +1,5 @@
-//! A cluster of three nats-servers, one of which hangs: it keeps its connections and answers nothing.
+//! A cluster of three nats-servers, one of which hangs: it keeps its connections and answers nothing. And a server that never
+//! said a word.
 
 use std::sync::Arc;
 
@@ -7,6 +8,8 @@ use millrace_queue::{Broker, JetStream, JetStreamOptions, KeyStore, Objects, Que
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY, LOG_STREAM, bucket_stream};
 use millrace_schemas::{RunId, limits};
 use millrace_server::Server;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::process::Child;
 
 use super::support::{all_stages, changed_run_file, millrace, run, stderr, until};
@@ -136,4 +139,18 @@ async fn a_leader_that_hangs_is_left_by_its_followers_and_its_clients() {
     hung.cluster[hung.hangs].suspend().unwrap();
     hung.reached(STEPS).await;
     hung.cluster[hung.hangs].resume().unwrap();
+}
+
+/// A server that takes connections and says nothing, as behind a broken load balancer.
+#[tokio::test]
+async fn a_coordinator_that_waits_for_its_server_heeds_a_signal() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("nats://{}", silent.local_addr().unwrap());
+    let mut coordinator =
+        millrace().args(["coordinator", "--nats", &url, "--objects", "memory:"]).spawn().unwrap();
+    let held = silent.accept().await.unwrap();
+    let pid = i32::try_from(coordinator.id().unwrap()).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    assert!(coordinator.wait().await.unwrap().success());
+    drop(held);
 }
