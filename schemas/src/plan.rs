@@ -1,8 +1,6 @@
 //! What `millrace plan` asks of the simulator, in JSON on its input: how long everything takes, and
 //! among which splits and async ratios it may choose.
 
-use std::ops::RangeInclusive;
-
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -19,8 +17,8 @@ const MAX_ROLLOUTS: u64 = 65_536;
 const MAX_TURNS: f64 = 250.0;
 /// A greater async ratio would train on rollouts that are mostly dropped as stale.
 const MAX_ALPHA: f64 = 16.0;
-/// Tokens a second. At fewer, a turn would take longer than time can be counted.
-const PACES: RangeInclusive<f64> = 1e-6..=1e9;
+/// Seconds of a turn, at most: the simulator's clock does not count for ever.
+const MOST_TURN_S: f64 = 1e9;
 /// Quantiles of a measured distribution, at most.
 const MAX_QUANTILES: usize = 1_001;
 
@@ -142,11 +140,37 @@ impl PlanRequest {
         self.tokens.check("tokens", 1.0, 1e9, &mut checks);
         self.env_s.check("env_s", 0.0, 1e6, &mut checks);
         checks.count("slots", self.slots.into(), 1, MAX_SLOTS.into());
+        self.check_paces(&mut checks);
+        let times = [
+            ("reward_s", self.reward_s),
+            ("train_gpu_s", self.train_gpu_s),
+            ("train_step_s", self.train_step_s),
+            ("load_s", self.load_s),
+        ];
+        for (field, value) in times {
+            checks.require((0.0..=1e9).contains(&value), field, value, "give seconds, 0 to 1e9");
+        }
+        checks.0
+    }
+
+    fn check_paces(&self, checks: &mut Checks) {
         let paces =
             [("slot_tokens_per_s", self.slot_tokens_per_s), ("lone_tokens_per_s", self.lone_tokens_per_s)];
         for (field, value) in paces {
-            checks.require(PACES.contains(&value), field, value, "give tokens a second, 1e-6 to 1e9");
+            let fits = value > 0.0 && value <= 1e9;
+            checks.require(fits, field, value, "give tokens a second, more than 0 and at most 1e9");
         }
+        let (pace, tokens) = (self.slot_tokens_per_s, self.tokens.greatest());
+        let never_ends = pace > 0.0 && tokens / pace > MOST_TURN_S;
+        checks.require(
+            !never_ends,
+            "slot_tokens_per_s",
+            format!("{pace:e}"),
+            format!(
+                "a turn of {tokens:.0} tokens would take more than {MOST_TURN_S:e} s; give tokens a second, at least {:e}",
+                tokens / MOST_TURN_S
+            ),
+        );
         let slower_alone = self.lone_tokens_per_s < self.slot_tokens_per_s;
         checks.require(
             !slower_alone,
@@ -162,16 +186,6 @@ impl PlanRequest {
             self.lone_tokens_per_s,
             "all slots together are not slower than one sequence; give at most slots * slot_tokens_per_s",
         );
-        let times = [
-            ("reward_s", self.reward_s),
-            ("train_gpu_s", self.train_gpu_s),
-            ("train_step_s", self.train_step_s),
-            ("load_s", self.load_s),
-        ];
-        for (field, value) in times {
-            checks.require((0.0..=1e9).contains(&value), field, value, "give seconds, 0 to 1e9");
-        }
-        checks.0
     }
 
     fn check_alphas(&self, checks: &mut Checks) {
@@ -189,6 +203,13 @@ impl PlanRequest {
 }
 
 impl Spread {
+    fn greatest(&self) -> f64 {
+        match self {
+            Self::LogNormal { most, .. } => *most,
+            Self::Quantiles { values } => values.last().copied().unwrap_or(0.0),
+        }
+    }
+
     fn check(&self, field: &str, least: f64, greatest: f64, checks: &mut Checks) {
         let in_range = |value: f64| (least..=greatest).contains(&value);
         match self {
@@ -280,7 +301,7 @@ mod tests {
             (PlanRequest { alphas: vec![], ..request() }, "alpha = []: "),
             (PlanRequest { alphas: vec![1.0, 1.0], ..request() }, "give each once"),
             (PlanRequest { slot_tokens_per_s: f64::NAN, ..request() }, "slot_tokens_per_s = NaN: "),
-            (PlanRequest { slot_tokens_per_s: 1e-9, ..request() }, "slot_tokens_per_s = 0.000000001: "),
+            (PlanRequest { slot_tokens_per_s: 1e-9, ..request() }, "slot_tokens_per_s = 1e-9: a turn of 100"),
             (PlanRequest { lone_tokens_per_s: 1.0, ..request() }, "lone_tokens_per_s = 1: "),
             (PlanRequest { lone_tokens_per_s: 81.0, ..request() }, "at most slots"),
             (PlanRequest { train_gpu_s: -1.0, ..request() }, "train_gpu_s = -1: give seconds"),

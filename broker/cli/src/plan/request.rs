@@ -9,9 +9,6 @@ use millrace_schemas::submit::Refusal;
 use super::figures::RunFigures;
 use super::latencies::Latencies;
 
-/// Seconds of a turn, at most: the simulator's clock does not count for ever.
-const MOST_TURN_S: f64 = 1e9;
-
 /// What is asked for.
 pub(super) struct Question {
     pub(super) gpus: u32,
@@ -99,25 +96,11 @@ pub(super) fn assemble(
         assumptions: draft.assumptions,
         measured: measured.map(RunFigures::split),
     };
-    let refusals = [request.refusals(), too_slow(&request).into_iter().collect()].concat();
+    let refusals = request.refusals();
     if !refusals.is_empty() {
         bail!(unplannable(&refusals));
     }
     Ok(request)
-}
-
-/// A pace at which the longest turn takes too long.
-fn too_slow(request: &PlanRequest) -> Option<Refusal> {
-    let (pace, tokens) = (request.slot_tokens_per_s, most(&request.tokens));
-    (pace > 0.0 && tokens / pace > MOST_TURN_S).then(|| Refusal {
-        field: "slot_tokens_per_s".into(),
-        value: format!("{pace:e}"),
-        remedy: format!(
-            "a turn of {} tokens would take more than {MOST_TURN_S:e} s; give tokens a second, at least {:e}",
-            short(tokens),
-            tokens / MOST_TURN_S
-        ),
-    })
 }
 
 fn unplannable(refusals: &[Refusal]) -> String {
@@ -310,14 +293,6 @@ fn mean(spread: &Spread) -> f64 {
     match spread {
         Spread::LogNormal { median, sigma, .. } => median * (sigma.powi(2) / 2.0).exp(),
         Spread::Quantiles { values } => values.iter().sum::<f64>() / values.len().max(1) as f64,
-    }
-}
-
-/// The greatest value of a spread.
-fn most(spread: &Spread) -> f64 {
-    match spread {
-        Spread::LogNormal { most, .. } => *most,
-        Spread::Quantiles { values } => values.last().copied().unwrap_or(0.0),
     }
 }
 
