@@ -239,8 +239,9 @@ impl Fleet {
         }
     }
 
-    /// Mean and deviation: the file's until they are measured.
-    fn start_up_s(&self, pool: &PoolSpec) -> (f64, f64) {
+    /// Seconds from a decision until a pool's worker serves, mean and deviation: the file's until they are measured.
+    #[must_use]
+    pub fn start_up_s(&self, pool: &PoolSpec) -> (f64, f64) {
         self.start_ups.get(&pool.name).copied().unwrap_or((pool.start_up_s(), 0.0))
     }
 

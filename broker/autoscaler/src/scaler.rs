@@ -299,7 +299,7 @@ impl Scaler {
 
     /// Time from a decision until a new worker serves, its spread included.
     fn start_up(&self, pool: &PoolSpec) -> Duration {
-        let (mean_s, deviation_s) = self.fleet.supply(pool).start_up_s;
+        let (mean_s, deviation_s) = self.fleet.start_up_s(pool);
         Duration::from_secs_f64((mean_s + 2.0 * deviation_s).max(0.0))
     }
 }

@@ -8,6 +8,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::command::Cli;
+use super::term::is_closed_pipe;
 
 /// Arguments of `millrace completions`.
 #[derive(Debug, clap::Args)]
@@ -20,10 +21,9 @@ impl CompletionsArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "millrace", &mut script);
-        match io::stdout().write_all(&script) {
-            // The reader closed the pipe.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            written => written.context("failed to write the completions")?,
+        match io::stdout().write_all(&script).context("failed to write the completions") {
+            Err(error) if is_closed_pipe(&error) => {}
+            written => written?,
         }
         Ok(ExitCode::SUCCESS)
     }

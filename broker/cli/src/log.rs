@@ -11,6 +11,7 @@ use millrace_schemas::{Event, RunId};
 use serde::Serialize;
 
 use super::connect::ConnectionArgs;
+use super::term::{is_closed_pipe, say};
 use super::up::reopen::Asks;
 use parquet::ParquetRows;
 
@@ -156,7 +157,7 @@ impl LogArgs {
             written => written?,
         };
         if let Some(path) = &args.output {
-            super::term::say(format_args!("{written} entries are in {}", path.display()));
+            say(format_args!("{written} entries are in {}", path.display()));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -179,13 +180,6 @@ async fn export(broker: &Broker, args: &ExportArgs, mut rows: Rows) -> Result<u6
     }
     rows.finish()?;
     Ok(written)
-}
-
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let closed = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    };
-    error.chain().any(closed)
 }
 
 #[cfg(test)]

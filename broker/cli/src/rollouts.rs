@@ -9,7 +9,7 @@ use millrace_queue::Broker;
 use millrace_schemas::{PolicyVersion, RunId};
 
 use super::connect::ConnectionArgs;
-use super::term::remark;
+use super::term::{is_closed_pipe, remark};
 use super::up::reopen::Asks;
 use chosen::{Chosen, Order, Wanted};
 use games::Game;
@@ -114,8 +114,4 @@ impl RolloutsArgs {
         }
         Ok(())
     }
-}
-
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -1,7 +1,7 @@
 //! Formatting for people.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 
 /// Writes a line to standard output. A closed pipe, of `head` for example, is not an error.
 pub(super) fn say(line: impl std::fmt::Display) {
@@ -11,6 +11,14 @@ pub(super) fn say(line: impl std::fmt::Display) {
 /// Writes a line to standard error: a remark beside the output, which programs may read.
 pub(super) fn remark(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Whether the reader of an output closed its pipe, as `head` does: that is no failure.
+pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let closed = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    error.chain().any(closed)
 }
 
 /// Whether standard output is a terminal.

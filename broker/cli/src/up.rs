@@ -27,13 +27,15 @@ use super::submit::read_run_file;
 use super::term::{is_terminal, say};
 pub(super) use folder::KEY_FILE;
 use folder::{Begin, Folder, METRICS_FILE, StartOver};
-use stack::{Counts, QueueArgs, Stack};
+use stack::{QueueArgs, Stack};
+use workers::Counts;
 
 mod folder;
 mod gpus;
 pub(super) mod model;
 mod sandbox;
 mod supervisor;
+mod workers;
 mod stack;
 mod scaled;
 mod baselines;

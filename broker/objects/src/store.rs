@@ -89,15 +89,21 @@ impl Objects {
         if let Some(rest) = location.strip_prefix(access::S3) {
             return open_s3(rest, AmazonS3Builder::from_env()).map_err(fail);
         }
-        let folder = location.strip_prefix("file://").unwrap_or(location);
-        if folder.is_empty() || folder.contains("://") {
+        let Some(folder) = Self::folder_of(location) else {
             return Err(fail("it is neither a folder, file://… nor s3://bucket/prefix".into()));
-        }
+        };
         std::fs::create_dir_all(folder).map_err(|e| fail(e.to_string()))?;
         let store = LocalFileSystem::new_with_prefix(folder).map_err(|e| fail(e.to_string()))?;
         // A commit that a power cut undoes would be no commit.
         let folder = Some(std::path::Path::new(folder).into());
         Ok(Self { store: Arc::new(store.with_fsync(true)), folder })
+    }
+
+    /// The folder that a location of [`Self::open`] names; `None` if it names none.
+    #[must_use]
+    pub fn folder_of(location: &str) -> Option<&str> {
+        let folder = location.strip_prefix("file://").unwrap_or(location);
+        (!folder.is_empty() && !folder.contains("://") && location != "memory:").then_some(folder)
     }
 
     /// Opens `bucket/prefix` on an S3 server with these settings alone, named as in the environment without

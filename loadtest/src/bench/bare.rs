@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
 use millrace_queue::port::{Delivery, Message, Queue};
 use millrace_schemas::{PoolName, RunId, Stage, subjects};
 
-use super::raw::message;
+use super::raw::{message, rate};
 
 /// Bytes of a task and of an outcome: the means of those that `lives.rs` sends.
 const BYTES: [usize; 2] = [400, 160];
@@ -40,15 +40,7 @@ pub async fn run(queues: Queues, name: &str, in_flight: u32, time: Duration) -> 
         coordinate(queues.coordinator, pool.clone(), run.clone(), from, in_flight, done.clone());
     let coordinator = tokio::spawn(coordinator);
     let worker = tokio::spawn(work(queues.worker.clone(), pool, run.clone(), in_flight as usize));
-    // The first moments fill the pipe.
-    tokio::time::sleep(time / 5).await;
-    let (before, since) = (done.load(Ordering::Relaxed), Instant::now());
-    tokio::time::sleep(time).await;
-    let rate = (done.load(Ordering::Relaxed) - before) as f64 / since.elapsed().as_secs_f64();
-    for task in [coordinator, worker] {
-        anyhow::ensure!(!task.is_finished(), "the bare benchmark stopped early: {:?}", task.await);
-        task.abort();
-    }
+    let rate = rate("bare", &done, [coordinator, worker], time / 5, time).await?;
     queues.worker.purge(Stage::Reward, &subjects::tasks_of_run(Stage::Reward, &run)).await?;
     Ok(rate)
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use millrace_queue::port::{Message, Queue};
 use millrace_schemas::{PoolName, RolloutId, RunId, Stage, TaskKey, subjects};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 /// Messages put in one call.
 const BATCH: u32 = 128;
@@ -25,13 +26,23 @@ pub async fn run(queue: Arc<dyn Queue>, in_flight: u32, bytes: usize, time: Dura
     let done = Arc::new(AtomicU64::new(0));
     let puts = tokio::spawn(put_for_ever(queue.clone(), pool.clone(), slots.clone(), bytes));
     let pulls = tokio::spawn(pull_for_ever(queue, pool, slots, done.clone(), in_flight as usize));
-    // The first moments fill the pipe.
-    tokio::time::sleep(time / 10).await;
+    rate("raw", &done, [puts, pulls], time / 10, time).await
+}
+
+/// What two endless tasks do in a second, which they count in `done`, and ends them. The first moments fill the pipe.
+pub(super) async fn rate(
+    what: &str,
+    done: &AtomicU64,
+    tasks: [JoinHandle<anyhow::Result<()>>; 2],
+    first: Duration,
+    time: Duration,
+) -> anyhow::Result<f64> {
+    tokio::time::sleep(first).await;
     let (from, since) = (done.load(Ordering::Relaxed), Instant::now());
     tokio::time::sleep(time).await;
     let rate = (done.load(Ordering::Relaxed) - from) as f64 / since.elapsed().as_secs_f64();
-    for task in [puts, pulls] {
-        anyhow::ensure!(!task.is_finished(), "the raw benchmark stopped early: {:?}", task.await);
+    for task in tasks {
+        anyhow::ensure!(!task.is_finished(), "the {what} benchmark stopped early: {:?}", task.await);
         task.abort();
     }
     Ok(rate)

@@ -85,6 +85,8 @@ struct Place {
 pub(crate) struct Plan {
     codec: Arc<Codec>,
     place: Place,
+    /// The call's tools.
+    tools: Link,
     /// All of it stands after what was before.
     is_appended: bool,
     /// The last token of the turn before; `None` where there is no turn.
@@ -227,7 +229,7 @@ impl Conversation {
     pub(crate) fn ask(&mut self, wanted: &Wanted<'_>) -> Result<Asked, Refusal> {
         let Some(plan) = self.plan(wanted)? else { return Ok(Asked::Full) };
         let tokens = plan.tokens(&wanted.call.messages, &wanted.call.tools)?;
-        self.ask_after(wanted, &plan, tokens)
+        self.ask_after(wanted, &plan, tokens).map(|(number, observation)| Asked::Turn(number, observation))
     }
 
     /// How the tokens of a new call are made; `None` where there is no room for a turn.
@@ -256,7 +258,7 @@ impl Conversation {
             Err(_) => (self.fork_place(links, tools), false),
         };
         let after = place.turn.checked_sub(1).map(|at| self.turns[at].end);
-        Ok(Some(Plan { codec: self.codec.clone(), place, is_appended, after }))
+        Ok(Some(Plan { codec: self.codec.clone(), place, tools, is_appended, after }))
     }
 
     /// Asks for an answer to a call with these tokens of its plan. Other calls may have been answered since, and none asked.
@@ -265,9 +267,9 @@ impl Conversation {
         wanted: &Wanted<'_>,
         plan: &Plan,
         tokens: Vec<u32>,
-    ) -> Result<Asked, Refusal> {
+    ) -> Result<(u32, Observation), Refusal> {
         let Wanted { call, choice, fingerprint, ref links } = *wanted;
-        let (place, tools) = (plan.place, hash(&Link::default(), json!(call.tools)));
+        let Plan { place, tools, .. } = *plan;
         let (before, new) =
             (place.turn.checked_sub(1).map(|at| &self.turns[at]), &call.messages[place.known..]);
         let used = before.map_or(0, |before| before.used);
@@ -291,7 +293,7 @@ impl Conversation {
             stop: call.limits.stop.clone(),
         });
         let before = (!self.unsaid.is_empty()).then(|| std::mem::take(&mut self.unsaid).join("\n\n"));
-        Ok(Asked::Turn(self.made, Observation { tokens, before, words, follows }))
+        Ok((self.made, Observation { tokens, before, words, follows }))
     }
 
     /// Where a fork continues: after the turn that has most of its messages.

@@ -193,8 +193,10 @@ impl Session {
         if wanted.call.text_bytes() >= LARGE_BYTES {
             return Ok(conversation.plan(wanted)?.map_or(Next::Full, Next::Large));
         }
-        let asked = conversation.ask(wanted)?;
-        Ok(self.asked(asked, wanted).map_or(Next::Full, Next::Asked))
+        Ok(match conversation.ask(wanted)? {
+            Asked::Turn(number, observation) => Next::Asked(self.asked(number, observation, wanted)),
+            Asked::Full => Next::Full,
+        })
     }
 
     /// Asks with tokens that are found on a thread of their own, while the runtime's tasks and this agent's other calls
@@ -212,8 +214,8 @@ impl Session {
         if !self.board.borrow().takes_calls() {
             return Err(Refusal::over("the rollout is over"));
         }
-        let asked = conversation.ask_after(wanted, &plan, tokens)?;
-        self.asked(asked, wanted).ok_or_else(|| Refusal::over("the rollout is over"))
+        let (number, observation) = conversation.ask_after(wanted, &plan, tokens)?;
+        Ok(self.asked(number, observation, wanted))
     }
 
     /// Refuses a call that is none of the rollout's any more: it has `left` of them.
@@ -232,9 +234,8 @@ impl Session {
         Ok(())
     }
 
-    /// Hands a new call over. Returns its number; `None` where there is no room.
-    fn asked(&self, asked: Asked, wanted: &Wanted<'_>) -> Option<u32> {
-        let Asked::Turn(number, observation) = asked else { return None };
+    /// Hands a new call over. Returns its number.
+    fn asked(&self, number: u32, observation: Observation, wanted: &Wanted<'_>) -> u32 {
         let Observation { tokens, before, words, follows } = observation;
         let utterance =
             |speaker, text: String| Utterance { speaker, text: cut(&text, MAX_SAID_BYTES / 4).to_owned() };
@@ -250,7 +251,7 @@ impl Session {
             ..EnvStepDone::default()
         };
         self.board.send_modify(|board| board.ask(done));
-        Some(number)
+        number
     }
 
     /// Waits for the turn of a call, and reads it.

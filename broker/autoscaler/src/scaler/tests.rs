@@ -34,6 +34,36 @@ impl Target for Replacing {
     }
 }
 
+async fn broker() -> Broker {
+    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
+    broker.queue().ensure_topology().await.unwrap();
+    broker
+}
+
+fn targets(target: impl Target) -> BTreeMap<String, Arc<dyn Target>> {
+    BTreeMap::from([("gen".to_owned(), Arc::new(target) as Arc<dyn Target>)])
+}
+
+/// The first decision that is appended to the log.
+async fn decided(broker: &Broker) -> Scaled {
+    let mut log = broker.read_log(1).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(600), log.next(1)).await;
+    let told = told.expect("an event is in the log").unwrap().remove(0);
+    let Ok(Event::Scaled(scaled)) = told.event else { panic!("{told:?}") };
+    *scaled
+}
+
+async fn tell(broker: &Broker, worker: &str, stands_by: bool) {
+    let notice = WorkerNotice {
+        worker: worker.into(),
+        leaving: stands_by,
+        stands_by,
+        stages: BTreeMap::from([(Stage::Generate, StageCounters::default())]),
+        ..WorkerNotice::default()
+    };
+    broker.notice(subjects::worker_notice(worker), &notice).await;
+}
+
 /// A leader whose last decision stands: two workers, by the pool's minimum.
 fn leader(broker: Broker, file: &str) -> Autoscaler {
     let at = Autoscaler {
@@ -61,15 +91,11 @@ fn leader(broker: Broker, file: &str) -> Autoscaler {
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_was_replaced_is_told_in_the_log_without_a_new_number() {
-    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
-    broker.queue().ensure_topology().await.unwrap();
-    let targets = BTreeMap::from([("gen".to_owned(), Arc::new(Replacing::default()) as Arc<dyn Target>)]);
+    let broker = broker().await;
+    let targets = targets(Replacing::default());
     let stop = CancellationToken::new();
     let running = tokio::spawn(run(leader(broker.clone(), FILE), targets, stop.clone()));
-    let mut log = broker.read_log(1).await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(600), log.next(1)).await;
-    let told = told.expect("an event is in the log").unwrap();
-    let Ok(Event::Scaled(scaled)) = &told[0].event else { panic!("{told:?}") };
+    let scaled = decided(&broker).await;
     assert_eq!((scaled.before, scaled.desired), (2, 2));
     assert_eq!(scaled.leave, ["i-2".parse().unwrap()]);
     stop.cancel();
@@ -79,33 +105,22 @@ async fn a_machine_that_was_replaced_is_told_in_the_log_without_a_new_number() {
 /// Kubernetes ended workers that the coordinator had not chosen, and kept one that it had asked to leave.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_stands_by_is_recalled_when_its_pool_has_too_few() {
-    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
-    broker.queue().ensure_topology().await.unwrap();
+    let broker = broker().await;
     let keda = FILE.replace(r#"kind = "aws", group = "g""#, r#"kind = "keda""#);
     let at = leader(broker.clone(), &keda);
     let targets = crate::targets::of(&at.file, &broker).await.unwrap();
     let mut asked = broker.queue().listen(subjects::DRAIN_WORKERS).await.unwrap();
     let stop = CancellationToken::new();
     let running = tokio::spawn(run(at, targets, stop.clone()));
-    let tell = async |worker: &str, stands_by: bool| {
-        let notice = WorkerNotice {
-            worker: worker.into(),
-            leaving: stands_by,
-            stands_by,
-            stages: BTreeMap::from([(Stage::Generate, StageCounters::default())]),
-            ..WorkerNotice::default()
-        };
-        broker.notice(subjects::worker_notice(worker), &notice).await;
-    };
     // Who is asked within half a minute, while so many workers of the pool's two serve.
     let mut within = async |serving: &[&str]| {
         let mut requests = Vec::new();
         for _ in 0..60 {
             for worker in serving {
-                tell(worker, false).await;
+                tell(&broker, worker, false).await;
             }
             for worker in ["s-0", "s-1"] {
-                tell(worker, true).await;
+                tell(&broker, worker, true).await;
             }
             while let Ok(Some(request)) = tokio::time::timeout(Duration::from_millis(250), asked.next()).await
             {
@@ -144,15 +159,11 @@ impl Target for Panicking {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_ends_the_scaling_for_a_while_and_not_its_caller() {
-    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
-    broker.queue().ensure_topology().await.unwrap();
-    let targets = BTreeMap::from([("gen".to_owned(), Arc::new(Panicking::default()) as Arc<dyn Target>)]);
+    let broker = broker().await;
+    let targets = targets(Panicking::default());
     let stop = CancellationToken::new();
     let running = tokio::spawn(run(leader(broker.clone(), FILE), targets, stop.clone()));
-    let mut log = broker.read_log(1).await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(600), log.next(1)).await;
-    let told = told.expect("it scales again").unwrap();
-    assert!(matches!(&told[0].event, Ok(Event::Scaled(scaled)) if scaled.leave == ["i-2".parse().unwrap()]));
+    assert_eq!(decided(&broker).await.leave, ["i-2".parse().unwrap()]);
     stop.cancel();
     running.await.unwrap();
 }
@@ -160,21 +171,17 @@ async fn a_panic_ends_the_scaling_for_a_while_and_not_its_caller() {
 /// The decision's fold takes two seconds here, for nothing folds the log.
 #[tokio::test(start_paused = true)]
 async fn a_term_that_ends_while_the_log_takes_a_decision_gives_no_order() {
-    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
-    broker.queue().ensure_topology().await.unwrap();
+    let broker = broker().await;
     let more = FILE.replace("min = 2", "min = 3").replace("max = 2", "max = 3");
     let at = leader(broker.clone(), &more);
     at.term.end();
     // The second tick of the interval decides.
     at.term.extend(Instant::now() + Duration::from_secs(6), 1);
     let decisions = at.board.follow();
-    let targets = BTreeMap::from([("gen".to_owned(), Arc::new(Replacing::default()) as Arc<dyn Target>)]);
+    let targets = targets(Replacing::default());
     let stop = CancellationToken::new();
     let running = tokio::spawn(run(at, targets, stop.clone()));
-    let mut log = broker.read_log(1).await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(600), log.next(1)).await;
-    let told = told.expect("the decision is in the log").unwrap();
-    assert!(matches!(&told[0].event, Ok(Event::Scaled(scaled)) if scaled.desired == 3));
+    assert_eq!(decided(&broker).await.desired, 3);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!decisions.has_changed().unwrap(), "nothing stands after the term");
     stop.cancel();
@@ -183,8 +190,7 @@ async fn a_term_that_ends_while_the_log_takes_a_decision_gives_no_order() {
 
 #[tokio::test(start_paused = true)]
 async fn no_other_worker_is_recalled_while_one_that_was_recalled_starts() {
-    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
-    broker.queue().ensure_topology().await.unwrap();
+    let broker = broker().await;
     let keda = FILE.replace(r#"kind = "aws", group = "g""#, r#"kind = "keda""#);
     let at = leader(broker.clone(), &keda);
     let targets = crate::targets::of(&at.file, &broker).await.unwrap();
@@ -198,14 +204,7 @@ async fn no_other_worker_is_recalled_while_one_that_was_recalled_starts() {
             if recalled.contains(&format!("mr.ctl.drain.{worker}")) {
                 continue;
             }
-            let notice = WorkerNotice {
-                worker: worker.into(),
-                leaving: stands_by,
-                stands_by,
-                stages: BTreeMap::from([(Stage::Generate, StageCounters::default())]),
-                ..WorkerNotice::default()
-            };
-            broker.notice(subjects::worker_notice(worker), &notice).await;
+            tell(&broker, worker, stands_by).await;
         }
         while let Ok(Some(request)) = tokio::time::timeout(Duration::from_millis(250), asked.next()).await {
             recalled.insert(request.subject);

@@ -10,8 +10,8 @@ use millrace_queue::ConnectArgs;
 use millrace_schemas::scale::ScaleStatus;
 
 use super::folder::Folder;
-use super::stack::WorkerPool;
 use super::supervisor::Supervisor;
+use super::workers::WorkerPool;
 use crate::connect::{Api, SERVICE_PATIENCE};
 
 /// Between two looks at the decisions.

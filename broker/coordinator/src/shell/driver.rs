@@ -177,7 +177,10 @@ fn beside<T>(
     action: &'static str,
     ended: Result<Result<T, BrokerError>, JoinError>,
 ) -> Result<T, BrokerError> {
-    ended.unwrap_or_else(|error| Err(BrokerError::Invalid { action, reason: error.to_string() }))
+    ended.unwrap_or_else(|error| {
+        tracing::error!(%error, "failed to {action}");
+        Err(BrokerError::Invalid { action, reason: error.to_string() })
+    })
 }
 
 struct Driver {

@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::output::Tail;
+use super::output::Written;
 use super::{Ended, Gateway, Place, PlaceError, Program, Running, Walls, places_of, variables};
 use crate::folder;
 
@@ -97,8 +97,9 @@ impl Place for PlainPlace {
             .spawn()
             .map_err(|error| PlaceError::Start { program: named, reason: error.to_string() })?;
         let output: Arc<Mutex<Written>> = Arc::default();
-        let stdout = child.stdout.take().map(|pipe| tokio::spawn(keep(pipe, Arc::clone(&output), true)));
-        let stderr = child.stderr.take().map(|pipe| tokio::spawn(keep(pipe, Arc::clone(&output), false)));
+        let (printed, complained) = (Arc::clone(&output), Arc::clone(&output));
+        let stdout = child.stdout.take().map(|pipe| tokio::spawn(keep(pipe, printed, Written::print)));
+        let stderr = child.stderr.take().map(|pipe| tokio::spawn(keep(pipe, complained, Written::complain)));
         let readers = stdout.into_iter().chain(stderr).collect();
         let group = child.id().and_then(|pid| i32::try_from(pid).ok()).filter(|_| !is_guarded);
         let guard = child.stdin.take();
@@ -120,14 +121,6 @@ struct PlainRunning {
     guard: Option<ChildStdin>,
     output: Arc<Mutex<Written>>,
     readers: Vec<JoinHandle<()>>,
-}
-
-/// The end of what it wrote.
-#[derive(Default)]
-struct Written {
-    all: Tail,
-    /// Without its errors.
-    printed: Tail,
 }
 
 impl PlainRunning {
@@ -153,7 +146,7 @@ impl Running for PlainRunning {
         let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         // A guard passes a signal on as a shell does.
         let code = status.code().filter(|code| !is_guarded || *code < 128);
-        Ok(Ended { code, output: output.all.text(), printed: output.printed.text() })
+        Ok(output.ended(code))
     }
 
     async fn kill(&mut self) {
@@ -170,13 +163,9 @@ impl Drop for PlainRunning {
 }
 
 /// Reads to the end, and keeps the last bytes.
-async fn keep(mut pipe: impl AsyncRead + Unpin, output: Arc<Mutex<Written>>, is_printed: bool) {
+async fn keep(mut pipe: impl AsyncRead + Unpin, output: Arc<Mutex<Written>>, add: fn(&mut Written, &[u8])) {
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
-        let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-        output.all.add(&buffer[..read]);
-        if is_printed {
-            output.printed.add(&buffer[..read]);
-        }
+        add(&mut output.lock().unwrap_or_else(PoisonError::into_inner), &buffer[..read]);
     }
 }

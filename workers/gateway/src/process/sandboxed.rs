@@ -14,7 +14,7 @@ use millrace_sandbox::live::{
 };
 use millrace_schemas::file_name::is_inner_path;
 
-use super::output::Tail;
+use super::output::Written;
 use super::{Ended, Gateway, Place, PlaceError, Program, Running, Walls, places_of, variables};
 
 /// The agent's folder.
@@ -159,8 +159,7 @@ impl Place for SandboxedPlace {
             other => PlaceError::Broken(other.to_string()),
         })?;
         let _ = process.close_input().await;
-        let (output, printed) = (Tail::default(), Tail::default());
-        Ok(Box::new(SandboxedRunning { process, output, printed, ended: None }))
+        Ok(Box::new(SandboxedRunning { process, output: Written::default(), ended: None }))
     }
 
     async fn clear(&self) -> Result<(), PlaceError> {
@@ -217,9 +216,7 @@ impl SandboxedPlace {
 struct SandboxedRunning {
     /// Killed with this value.
     process: Process,
-    output: Tail,
-    /// Without its errors.
-    printed: Tail,
+    output: Written,
     ended: Option<End>,
 }
 
@@ -230,11 +227,8 @@ impl SandboxedRunning {
                 return end;
             }
             match self.process.next().await {
-                Event::Out(bytes) => {
-                    self.output.add(&bytes);
-                    self.printed.add(&bytes);
-                }
-                Event::Err(bytes) => self.output.add(&bytes),
+                Event::Out(bytes) => self.output.print(&bytes),
+                Event::Err(bytes) => self.output.complain(&bytes),
                 Event::Ended { end, .. } => self.ended = Some(end),
             }
         }
@@ -250,11 +244,11 @@ impl Running for SandboxedRunning {
             End::Signal(_) => None,
             End::Broke => return Err(PlaceError::Broken("the sandbox has ended".to_owned())),
             limit => {
-                self.output.add(format!("\nkilled beyond its limit: {limit:?}").as_bytes());
+                self.output.complain(format!("\nkilled beyond its limit: {limit:?}").as_bytes());
                 None
             }
         };
-        Ok(Ended { code, output: self.output.text(), printed: self.printed.text() })
+        Ok(self.output.ended(code))
     }
 
     async fn kill(&mut self) {

@@ -8,7 +8,7 @@ use millrace_schemas::limits::{COLLECT_AGE_MS, COLLECT_EVERY_MS};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::Driver;
+use super::{Driver, beside};
 use crate::shell::collect::{Known, ObjectCount, collect, survey};
 use crate::shell::leader::Term;
 
@@ -29,14 +29,7 @@ impl Collecting {
 
     /// Logs the result of a collection. One that panics has failed, and the coordinator continues.
     pub(super) fn ended(&mut self, result: Result<Result<ObjectCount, BrokerError>, JoinError>) {
-        let result = match result {
-            Ok(result) => result,
-            Err(error) => {
-                tracing::error!(%error, "failed to collect the object store; it grows meanwhile");
-                return;
-            }
-        };
-        match result {
+        match beside("collect the object store", result) {
             Ok(gone) if gone.objects > 0 => {
                 tracing::info!(
                     objects = gone.objects,
